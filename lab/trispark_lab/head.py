@@ -1,0 +1,181 @@
+"""Rank 0: HTTP API in the main thread, engine in a thread of its own."""
+
+import asyncio
+import signal
+import threading
+import time
+
+from aiohttp import web
+
+from . import __version__, projection
+from .api import ApiState, make_app
+from .checkpoint import Checkpoint
+from .config import EngineConfig
+from .draft import MarkovDraft
+from .health import port_error
+from .logs import EngineLog
+from .rank import Rank, start_rank
+from .requests import Request
+from .scheduler import Limits, Scheduler
+from .steps import StepRunner
+
+STOP_DEADLINE_S = 8.0
+WARMUP_WORDS = (12, 48)
+WARMUP_TOKENS = 16
+_WARMUP_TEXT = "The keeper climbed the stairs every evening and counted the seconds between two flashes of the light. "
+
+
+class Head:
+    """State shared by API and engine thread."""
+
+    def __init__(self, engine: EngineConfig, log: EngineLog) -> None:
+        self._engine = engine
+        self._log = log
+        self._rank: Rank | None = None
+        self._scheduler: Scheduler | None = None
+        self._stopping = threading.Event()
+        self._failure: BaseException | None = None
+        self.port = engine.port
+        self.api = ApiState(
+            engine.served_model_name,
+            engine.context_length,
+            engine.max_total_tokens,
+            self._server_info,
+            int(time.time()),
+        )
+
+    async def run(self) -> int:
+        """Serve until SIGTERM (0). A failure of the engine is raised again here."""
+        loop = asyncio.get_running_loop()
+        asked, ended = asyncio.Event(), asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, asked.set)
+        runner = web.AppRunner(make_app(self.api), handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, self._engine.host, self._engine.port)
+            try:
+                await site.start()
+            except OSError as error:
+                raise port_error(self._engine.host, self._engine.port, error) from error
+            self.port = int(runner.addresses[0][1])
+            thread = threading.Thread(
+                target=self._work, args=(lambda: loop.call_soon_threadsafe(ended.set),), daemon=True
+            )
+            thread.start()
+            waits = [asyncio.ensure_future(event.wait()) for event in (asked, ended)]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            self._stop()
+            if not ended.is_set():
+                # A rank that is still waiting for its peers has nobody to say goodbye to.
+                await asyncio.wait(waits[1:], timeout=STOP_DEADLINE_S if self._rank is not None else 0)
+            for wait in waits:
+                wait.cancel()
+        finally:
+            await runner.cleanup()
+        if self._failure is not None:
+            raise self._failure
+        return 0
+
+    def _stop(self) -> None:
+        self.api.engine = None
+        self._stopping.set()
+        if self._scheduler is not None:
+            self._scheduler.stop()
+
+    def _work(self, ended: object) -> None:
+        try:
+            self._serve()
+        except BaseException as error:  # handed to the main thread, which reports it and ends the process
+            self._failure = error
+        finally:
+            if self._rank is not None:
+                self._rank.stats.close()
+                self._rank.collective.close()
+            assert callable(ended)
+            ended()
+
+    def _serve(self) -> None:
+        begin = time.perf_counter()
+        rank = self._rank = start_rank(self._engine, self._log)
+        draft = MarkovDraft.load(Checkpoint(self._engine.model_path), rank.model_config)
+        runner = StepRunner(rank.model, rank.collective)
+        config = rank.model_config
+        limits = Limits(
+            max_running=self._engine.max_running_requests,
+            chunk=self._engine.chunked_prefill_size,
+            max_total_tokens=self._engine.max_total_tokens,
+            block_size=self._engine.block_size,
+            log_interval=self._engine.decode_log_interval,
+            history=config.max_ngram - 1,
+            eos=config.eos_token,
+            pad=config.engram_pad_token,
+        )
+        scheduler = self._scheduler = Scheduler(limits, runner, draft, self._log.rank_line)
+        loaded = time.perf_counter()
+        self._log.head_line(f"Engine startup timings (s): scheduler_e2e={loaded - begin:.2f}")
+        try:
+            if not self._stopping.is_set():
+                self._warm_up(scheduler, rank)
+                runner.warmed()
+                self.api.tokenizer = rank.tokenizer
+                self.api.engine = scheduler
+                self._log.head_line("The server is fired up and ready to roll!")
+                self._log.bare(f"Ready: API on port {self.port} (rank 0)")
+                if self._stopping.is_set():
+                    self._stop()
+                scheduler.run()
+            runner.goodbye()
+        finally:
+            self.api.engine = None
+            scheduler.abort_all()
+
+    def _warm_up(self, scheduler: Scheduler, rank: Rank) -> None:
+        begin = time.perf_counter()
+        words = (_WARMUP_TEXT * 12).split(" ")
+        prompts = [tuple(rank.tokenizer.encode(" ".join(words[:count]))) for count in WARMUP_WORDS]
+        for prompt in prompts:
+            scheduler.submit(_warm_request(prompt))
+            scheduler.drain()
+        for _ in range(self._engine.max_running_requests):
+            scheduler.submit(_warm_request(prompts[0]))
+        scheduler.drain()
+        seconds = time.perf_counter() - begin
+        self._log.bare(
+            f"Warm-up done in {seconds:.1f}s "
+            f"({len(prompts)} prompt sizes + one batch of {self._engine.max_running_requests})"
+        )
+
+    def _server_info(self) -> dict[str, object]:
+        state: dict[str, object] = {"wo_a_calls": dict(projection.CALLS)}
+        if self._rank is not None:
+            state["engram"] = {
+                str(layer.store.shard.layer): {
+                    "lookups": layer.store.counts.lookups,
+                    "hits": layer.store.counts.hits,
+                    "reads": layer.store.counts.reads,
+                    "wait_s": layer.wait_s,
+                    "packed": layer.store.packed,
+                }
+                for layer in self._rank.model.layers
+            }
+        if self._scheduler is not None:
+            totals = self._scheduler.totals
+            state["forward_steps"] = totals.forward_steps
+            state["avg_spec_accept_length"] = totals.accept_length()
+            state["step_wall_s"] = totals.step_wall_s
+        return {
+            **self._engine.server_args(),
+            "version": __version__,
+            "status": "ready" if self.api.engine else "starting",
+            "internal_states": [state],
+        }
+
+
+def _warm_request(prompt: tuple[int, ...]) -> Request:
+    return Request(prompt, WARMUP_TOKENS, True, lambda tokens, reason: None)
+
+
+def run_head(engine: EngineConfig, log: EngineLog) -> int:
+    """Serve as rank 0."""
+    return asyncio.run(Head(engine, log).run())

@@ -1,0 +1,75 @@
+"""What all ranks do at start: meet, attach rows, load weights; and what they hold afterwards."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from . import __version__
+from .collective import Collective
+from .config import EngineConfig, ModelConfig, load_model_config
+from .logs import EngineLog
+from .model import RankModel, load_model
+from .readers import ReaderPool
+from .rendezvous import Meeting, meet
+from .row_store import CounterLines
+from .stats import PeriodicStats
+from .tokenizer import Tokenizer
+
+MEET_DEADLINE_S = 45.0
+STEP_DEADLINE_S = 10.0
+
+
+@dataclass
+class Rank:
+    """One started rank."""
+
+    engine: EngineConfig
+    model_config: ModelConfig
+    tokenizer: Tokenizer
+    collective: Collective
+    model: RankModel
+    stats: PeriodicStats
+
+
+def start_rank(engine: EngineConfig, log: EngineLog, connected: Callable[[], None] = lambda: None) -> Rank:
+    """Start this rank up to loaded weights. EngineError, RankFailure or EngramFailure when it can not."""
+    log.rank_line(f"server_args={engine.server_args()}")
+    for name, value in engine.inert:
+        log.rank_line(f"{name}={value} is inert in this engine")
+    config = load_model_config(engine.model_path)
+    tokenizer = Tokenizer.load(engine.model_path / "tokenizer.json")
+    collective = Collective(None)
+    if engine.tp > 1:
+        log.rank_line("Init torch distributed begin.")
+        meeting = Meeting(
+            engine.rank,
+            engine.tp,
+            engine.rendezvous_host,
+            engine.rendezvous_port,
+            engine.pair_links,
+            {"version": __version__, "world": engine.tp, "rows": list(config.rows), "vocab": config.vocab_size},
+            MEET_DEADLINE_S,
+            STEP_DEADLINE_S,
+        )
+        collective = Collective(
+            meet(meeting, lambda port: log.rank_line(f"Rendezvous on {engine.rendezvous_host}:{port}"))
+        )
+        log.rank_line("Init torch distributed ends.")
+    connected()
+    pool = ReaderPool(engine.io_threads)
+    model = load_model(engine, config, tokenizer, collective, pool, log.rank_line)
+    stats = PeriodicStats(engine.stats_seconds, log.rank_line)
+    stats.add(
+        CounterLines([layer.store for layer in model.layers], engine.cache_gib, engine.cache_ways, engine.io_threads)
+    )
+    log.rank_line(
+        "Initialized DSpark draft runner. attention_backend=none, model=TrisparkLabMarkovDraft, "
+        f"gamma={engine.block_size}, verify_num_draft_tokens={engine.block_size + 1}, "
+        f"query_token_num={engine.block_size}, sample_from_anchor=True, markov_head=TrisparkLabMarkovHead"
+    )
+    log.rank_line(
+        f"max_total_num_tokens={engine.max_total_tokens}, chunked_prefill_size={engine.chunked_prefill_size}, "
+        f"max_running_requests={engine.max_running_requests}, context_len={engine.context_length}"
+    )
+    collective.barrier("load of the weights")
+    stats.start()
+    return Rank(engine, config, tokenizer, collective, model, stats)

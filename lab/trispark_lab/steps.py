@@ -1,0 +1,82 @@
+"""What rank 0 tells the other ranks, and how every rank runs it."""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .collective import Collective
+from .model import RankModel
+
+FORWARD, PING, WARMED, GOODBYE = 0, 1, 2, 3
+_COUNTS = struct.Struct("<II")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive tokens of one request: `history` (the max n-gram - 1 ids before), `tokens`, and which rows of
+    `tokens` need logits: the last `logit_rows`."""
+
+    history: tuple[int, ...]
+    tokens: tuple[int, ...]
+    logit_rows: int
+
+
+def encode(segments: Sequence[Segment]) -> bytes:
+    """Payload of a FORWARD broadcast: counts, then (length, logit rows) of each segment, then all ids as int32."""
+    sizes = np.array([(len(item.tokens), item.logit_rows) for item in segments], dtype=np.int32)
+    ids = np.array([token for item in segments for token in (*item.history, *item.tokens)], dtype=np.int32)
+    return _COUNTS.pack(len(segments), ids.size) + sizes.tobytes() + ids.tobytes()
+
+
+def decode(payload: bytes, history: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(windows [T, history + 1] newest first, logit rows) of a FORWARD payload."""
+    count, total = _COUNTS.unpack_from(payload)
+    sizes = np.frombuffer(payload, dtype=np.int32, count=2 * count, offset=_COUNTS.size).reshape(count, 2)
+    ids = np.frombuffer(payload, dtype=np.int32, count=total, offset=_COUNTS.size + sizes.nbytes).astype(np.int64)
+    windows = np.lib.stride_tricks.sliding_window_view(ids, history + 1)[:, ::-1]
+    rows: list[npt.NDArray[np.int64]] = []
+    wanted: list[npt.NDArray[np.int64]] = []
+    start = position = 0
+    for length, logit_rows in sizes.tolist():
+        rows.append(np.arange(start, start + length))
+        wanted.append(np.arange(position + length - logit_rows, position + length))
+        start += length + history
+        position += length
+    return windows[np.concatenate(rows)], np.concatenate(wanted)
+
+
+class StepRunner:
+    """Rank 0's side of a step: tell all ranks, run the own share, give the summed logits."""
+
+    def __init__(self, model: RankModel, collective: Collective) -> None:
+        self._model = model
+        self._collective = collective
+        self._history = model.config.max_ngram - 1
+
+    def forward(self, segments: Sequence[Segment]) -> npt.NDArray[np.float32]:
+        """Logits [sum of logit_rows, V], in the order of the segments."""
+        payload = encode(segments)
+        self._collective.broadcast("tokens of the step", FORWARD, payload)
+        return run_forward(self._model, payload, self._history)
+
+    def ping(self) -> None:
+        """All ranks answer; finds a lost rank while no request runs."""
+        self._collective.broadcast("idle ping", PING, b"")
+        self._collective.barrier("idle ping")
+
+    def warmed(self) -> None:
+        """Tell the other ranks that the head is ready."""
+        self._collective.broadcast("warmed", WARMED, b"")
+
+    def goodbye(self) -> None:
+        """Tell the other ranks to end."""
+        self._collective.broadcast("goodbye", GOODBYE, b"")
+
+
+def run_forward(model: RankModel, payload: bytes, history: int) -> npt.NDArray[np.float32]:
+    """One forward from a FORWARD payload."""
+    windows, wanted = decode(payload, history)
+    return model.forward(windows, wanted)

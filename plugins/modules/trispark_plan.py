@@ -1,0 +1,132 @@
+#!/usr/bin/python
+"""Plans one boot on the controller; the work is in trispark.boot_plan."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: trispark_plan
+short_description: Plan one boot from the catalog, or a rollback from what the nodes hold
+description:
+  - Runs on the controller and reads only. Touches no node.
+options:
+  root:
+    description: Root of the project.
+    type: path
+    required: true
+  site:
+    description: Name of the site, the directory below C(inventory/).
+    type: str
+    required: true
+  stage:
+    description: Letter of the stage; empty for a plain boot.
+    type: str
+    default: ""
+  feature:
+    description: The feature to try; empty for a baseline.
+    type: str
+    default: ""
+  arm:
+    description: Which configuration to plan; V(stored) takes it from O(stored).
+    type: str
+    choices: [baseline, candidate, stored]
+    required: true
+  purpose:
+    description: Why it is booted; only V(serve) and V(rollback) make a generation good.
+    type: str
+    choices: [serve, trial, restore, rollback, validate]
+    required: true
+  statuses:
+    description: Answers of the agent's verb C(status) by node.
+    type: dict
+    default: {}
+  stored:
+    description: Answers of the agent's verb C(generation-show) by node.
+    type: dict
+    default: {}
+  variables:
+    description: Names of variables in upper case that Ansible knows; a catalog key among them is refused.
+    type: list
+    elements: str
+    default: []
+  started:
+    description: Seconds since the epoch at which the verb began; 0 for now.
+    type: float
+    default: 0
+attributes:
+  check_mode:
+    support: full
+    description: It never changes anything.
+author:
+  - trispark developers
+"""
+
+EXAMPLES = r"""
+- name: Plan the baseline
+  trispark_plan:
+    root: "{{ playbook_dir }}/.."
+    site: lab
+    arm: baseline
+    purpose: serve
+"""
+
+RETURN = r"""
+plan:
+  description: The plan as C(src/trispark/boot_plan.py) describes it.
+  type: dict
+  returned: success
+"""
+
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.trispark_failure import fail
+
+from trispark.boot_plan import Moment, Project, plan_arm, plan_stored
+from trispark.errors import TrisparkError
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "root": {"type": "path", "required": True},
+            "site": {"type": "str", "required": True},
+            "stage": {"type": "str", "default": ""},
+            "feature": {"type": "str", "default": ""},
+            "arm": {"type": "str", "choices": ["baseline", "candidate", "stored"], "required": True},
+            "purpose": {
+                "type": "str",
+                "choices": ["serve", "trial", "restore", "rollback", "validate"],
+                "required": True,
+            },
+            "statuses": {"type": "dict", "default": {}},
+            "stored": {"type": "dict", "default": {}},
+            "variables": {"type": "list", "elements": "str", "default": []},
+            "started": {"type": "float", "default": 0},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    try:
+        project = Project.load(Path(given["root"]).resolve(), given["site"])
+        if given["arm"] == "stored":
+            plan = plan_stored(project, stored=given["stored"], statuses=given["statuses"], moment=Moment.current())
+        else:
+            plan = plan_arm(
+                project,
+                stage=given["stage"],
+                feature=given["feature"],
+                arm=given["arm"],
+                purpose=given["purpose"],
+                statuses=given["statuses"],
+                misplaced=dict.fromkeys(given["variables"], "-e or a variable of the inventory"),
+                moment=Moment.current(),
+            )
+    except TrisparkError as error:
+        fail(module, error.as_dict())
+    if given["started"]:
+        plan["started"] = given["started"]
+    module.exit_json(changed=False, plan=plan)
+
+
+if __name__ == "__main__":
+    main()

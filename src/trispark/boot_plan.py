@@ -1,0 +1,229 @@
+"""What one boot is to do, as one JSON object that the playbooks carry from task to task.
+
+A plan is made from the catalog (`plan_arm`) or from what the nodes hold (`plan_stored`, a rollback). Both give:
+    boot_id, time (UTC), started (seconds since the epoch), epoch, purpose, site
+    requested {stage, feature, arm, purpose}, baseline and generation (ids), changed {setting: [baseline, candidate]}
+    resolved (the hashed configuration), adapters {path: text}
+    nodes {name: {rank, spec, files, awaited}}; awaited are patterns that this rank's log must come to show
+    layers (with an Engram table), canary {request}, bench (input of the load client)
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from trispark.canonical import generation_id
+from trispark.catalog import Catalog, load_catalog
+from trispark.errors import TrisparkError
+from trispark.gates import canary_body
+from trispark.resolve import Resolution, compare, resolve, restore
+from trispark.site import Site, load_site
+from trispark.workloads import load_workloads
+
+ENGRAM_LAYERS: Final = (1, 14)
+CANARY_TIMEOUT_S: Final = 30
+BENCH_TOKENS_PER_SECOND_AT_LEAST: Final = 5
+Arm = Literal["baseline", "candidate"]
+Answers = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The time and the randomness that a boot id is made of; given, so that tests can fix them."""
+
+    now: datetime
+    token: str
+
+    @classmethod
+    def current(cls) -> Moment:
+        return cls(datetime.now(UTC), secrets.token_hex(2))
+
+    @property
+    def boot_id(self) -> str:
+        """`b20260102T030405Z-a1b2`: sorts by time, and two controllers in the same second differ."""
+        return f"b{self.now:%Y%m%dT%H%M%SZ}-{self.token}"
+
+    @property
+    def utc(self) -> str:
+        return f"{self.now:%Y-%m-%dT%H:%M:%SZ}"
+
+
+@dataclass(frozen=True)
+class Project:
+    """The controller's data: root of the tree, site and catalog."""
+
+    root: Path
+    site: Site
+    catalog: Catalog
+
+    @classmethod
+    def load(cls, root: Path, site_name: str) -> Project:
+        """Raises TS-SITE-*, TS-CATALOG-*, TS-YAML-*."""
+        return cls(root, load_site(root / "inventory" / site_name), load_catalog(root))
+
+
+def next_epoch(statuses: Answers) -> int:
+    """One more than any node has seen, so that no older container can join. `statuses`: {node: answer of `status`}."""
+    return max((int(status.get("epoch") or 0) for status in statuses.values()), default=0) + 1
+
+
+def plan_arm(
+    project: Project,
+    *,
+    stage: str,
+    feature: str,
+    arm: Arm,
+    purpose: str,
+    statuses: Answers,
+    misplaced: Mapping[str, str],
+    moment: Moment,
+) -> dict[str, Any]:
+    """The plan of a baseline or a candidate boot. `stage` may be empty for a plain boot; `misplaced` are variables
+    given by `-e` or the inventory whose names look like catalog keys.
+
+    Raises TS-FEATURE-*, TS-STAGE-*, TS-PLAN-*, TS-ENV-*.
+    """
+    project.catalog.refuse_misplaced(misplaced)
+    selected: str | None = None
+    if arm == "candidate":
+        selected = _selected(project.catalog, stage, feature)
+    elif stage and not project.catalog.stages[project.catalog.stage_letter(stage)].trial:
+        project.catalog.select(stage, feature or None)
+    baseline = resolve(project.site, project.catalog, None, None, project.root)
+    resolution = baseline if selected is None else resolve(project.site, project.catalog, selected, None, project.root)
+    plan = _plan(project, resolution, purpose, statuses, moment)
+    difference = compare(baseline, resolution)
+    plan.update(
+        requested={"stage": stage or None, "feature": selected, "arm": arm, "purpose": purpose},
+        baseline=baseline.id,
+        changed={name: list(pair) for name, pair in difference.settings.items()},
+        adapters=resolution.adapters,
+    )
+    return plan
+
+
+def _selected(catalog: Catalog, stage: str, feature: str) -> str | None:
+    """A stage decides what may be tried; a plain boot of a candidate needs a feature that can be run."""
+    if stage:
+        return catalog.select(stage, feature or None)
+    if not feature:
+        raise TrisparkError(
+            "TS-FEATURE-MISSING", "no feature given", where="boot.yml", expected="-e feature=NAME", observed="nothing"
+        )
+    catalog.require_available(feature)
+    return feature
+
+
+def plan_stored(project: Project, *, stored: Answers, statuses: Answers, moment: Moment) -> dict[str, Any]:
+    """The plan of a rollback to what every node holds. `stored`: {node: answer of `generation-show`}.
+
+    Nothing of the controller's tree enters the configuration. Raises TS-ROLLBACK-DIFFERS when the nodes' copies differ,
+    TS-ROLLBACK-HASH when a copy is not what its id says.
+    """
+    copies = {node: generation_id(answer["resolved"]) for node, answer in stored.items()}
+    if len(set(copies.values())) != 1:
+        raise TrisparkError(
+            "TS-ROLLBACK-DIFFERS",
+            "the nodes hold different configurations under one id",
+            expected="one hash",
+            observed=", ".join(f"{node} {copy}" for node, copy in sorted(copies.items())),
+            remedy="go back to another generation with -e rollback_to=ID",
+        )
+    first = next(iter(stored.values()))
+    resolution = restore(first["resolved"], project.catalog, project.root)
+    for node, answer in stored.items():
+        if answer["generation"] != resolution.id:
+            raise TrisparkError(
+                "TS-ROLLBACK-HASH",
+                "the stored configuration does not have the hash that its id says",
+                where=node,
+                expected=str(answer["generation"]),
+                observed=resolution.id,
+                remedy="go back to another generation with -e rollback_to=ID",
+            )
+    plan = _plan(project, resolution, "rollback", statuses, moment)
+    plan.update(
+        requested={"stage": None, "feature": None, "arm": None, "purpose": "rollback"},
+        baseline=None,
+        changed={},
+        adapters={},
+    )
+    return plan
+
+
+def _plan(project: Project, resolution: Resolution, purpose: str, statuses: Answers, moment: Moment) -> dict[str, Any]:
+    site = project.site
+    return {
+        "boot_id": moment.boot_id,
+        "time": moment.utc,
+        "started": moment.now.timestamp(),
+        "epoch": next_epoch(statuses),
+        "purpose": purpose,
+        "site": site.name,
+        "generation": resolution.id,
+        "resolved": resolution.resolved,
+        "nodes": {
+            name: {
+                "rank": rank,
+                "spec": resolution.specs[name],
+                "files": resolution.files[name],
+                "awaited": [rule.pattern for rule in resolution.evidence if rule.must_appear and rank in rule.ranks],
+            }
+            for rank, name in resolution.nodes.items()
+        },
+        "layers": list(ENGRAM_LAYERS),
+        "canary": {"request": _canary_request(site)},
+        "bench": _bench_input(project),
+    }
+
+
+def _canary_request(site: Site) -> dict[str, Any]:
+    """For the agent's verb `request` on the head: its own engine over loopback."""
+    return {
+        "url": f"http://127.0.0.1:{site.api_port}/v1/chat/completions",
+        "method": "POST",
+        "body": canary_body(site.served_model_name),
+        "timeout_s": CANARY_TIMEOUT_S,
+    }
+
+
+def _bench_input(project: Project) -> dict[str, Any]:
+    """The load client's input, with a deadline that even a very slow engine meets."""
+    site, bench = project.site, project.site.bench
+    rounds = bench.repetitions + 2
+    tokens = rounds * bench.max_tokens * sum(len(bench.workloads) if c == 1 else c for c in bench.concurrency)
+    return {
+        "base_url": f"http://{site.head.address}:{site.api_port}",
+        "model": site.served_model_name,
+        "repetitions": bench.repetitions,
+        "max_tokens": bench.max_tokens,
+        "warmup_tokens": bench.warmup_tokens,
+        "concurrency": list(bench.concurrency),
+        "workloads": load_workloads(project.root, bench.workloads),
+        "deadline_s": 30 + tokens / BENCH_TOKENS_PER_SECOND_AT_LEAST,
+    }
+
+
+def table_rows(plan: Mapping[str, Any], shards: Answers) -> dict[int, int]:
+    """{layer: rows of the whole table}: the end row of the last rank's shard, as that node read it from the checkpoint.
+
+    `shards`: {node: answer of the agent's verb `engram`}. Raises TS-GATE-SHARDS when the last rank's answer is missing.
+    """
+    last = max(plan["nodes"].items(), key=lambda item: int(item[1]["rank"]))[0]
+    files = (shards.get(last) or {}).get("files") or []
+    rows = {int(file["layer"]): int(file["end_row"]) for file in files}
+    if not set(plan["layers"]) <= set(rows):
+        raise TrisparkError(
+            "TS-GATE-SHARDS",
+            "the sizes of the Engram tables are not known",
+            where=last,
+            expected=f"verified shards of layers {', '.join(map(str, plan['layers']))}",
+            observed=f"layers {', '.join(map(str, sorted(rows))) or 'none'}",
+            remedy="run shards.yml",
+        )
+    return rows

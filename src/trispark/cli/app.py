@@ -1,0 +1,229 @@
+"""The verbs of ``./trispark``."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trispark import __version__
+from trispark.cli import exit_codes
+from trispark.cli.demo import Demo
+from trispark.cli.lab import lab_lines, lab_state, prepare_machine
+from trispark.cli.play import READ_ONLY, Player, parse_extra, result_json
+from trispark.cli.pytest_command import pytest_argv, pytest_environment
+from trispark.cli.records import cached_records, find_record
+from trispark.cli.sites import LAB, choose_site
+from trispark.cli.status_view import node_states, status_lines, without_answer
+from trispark.cli.terminal import Terminal
+from trispark.errors import TrisparkError
+from trispark.host import LocalMachine, ensure_packages
+
+REPO = Path(__file__).resolve().parents[3]
+
+_EPILOG = "\n\n".join(["Exit status:", *(f"{code:>5}  {meaning}" for code, meaning in exit_codes.MEANING.items())])
+
+app = typer.Typer(
+    name="trispark",
+    help="Runs decode-throughput experiments on three DGX Sparks, or on three lab nodes of this machine, and finds the "
+    "way back.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+lab_app = typer.Typer(help="The lab: three nodes in containers on this machine.", no_args_is_help=True)
+records_app = typer.Typer(help="Records of boots and trials, from the controller's cache.", no_args_is_help=True)
+app.add_typer(lab_app, name="lab")
+app.add_typer(records_app, name="records")
+
+SiteOption = Annotated[
+    str | None, typer.Option("--site", envvar="TRISPARK_SITE", help="A directory of inventory/; the lab by default.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+ExtraOption = Annotated[list[str] | None, typer.Option("--extra-vars", "-e", metavar="NAME=VALUE")]
+
+
+def _begin(named: str | None, *, changing: bool) -> tuple[Terminal, str]:
+    """Every verb's first line is the site."""
+    terminal = Terminal()
+    choice = choose_site(REPO, named, changing=changing)
+    terminal.say(choice.line)
+    return terminal, choice.name
+
+
+def _begin_lab() -> Terminal:
+    terminal = Terminal()
+    terminal.say(f"site: {LAB}")
+    return terminal
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"trispark {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def setup() -> None:
+    """Make .venv from the hash lock; every other verb does it too."""
+    terminal, _ = _begin(None, changing=False)
+    terminal.say(f"trispark {__version__}: .venv is complete")
+
+
+@app.command()
+def demo(
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the lab; without it the lab is removed at the end.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Lab, stage A, the trial of wo_a, an incident and a rollback, on this machine only."""
+    terminal = _begin_lab()
+    player = Player(REPO, LAB, terminal)
+    run = Demo(REPO, player, lambda: prepare_machine(REPO, terminal.say), keep=keep)
+    status = run.run()
+    if as_json:
+        terminal.json(run.report.as_json())
+    raise typer.Exit(status)
+
+
+@app.command("test", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run_tests(
+    context: typer.Context,
+    everything: Annotated[bool, typer.Option("--all", help="Also the tests marked slow.")] = False,
+) -> None:
+    """Run the tests; arguments after -- go to pytest. The last line is pytest's own."""
+    from trispark.host.environment import Environment
+
+    terminal = _begin_lab()
+    environment = Environment(REPO, terminal.say)
+    environment.make_test()
+    prepare_machine(REPO, terminal.say)
+    if LocalMachine().which("shellcheck") is None:
+        ensure_packages(["shellcheck"], terminal.say)
+    argv = pytest_argv(environment.python, everything=everything, arguments=list(context.args))
+    os.chdir(REPO)
+    os.execve(argv[0], argv, pytest_environment(REPO))  # pytest replaces this process: nothing is printed after it
+
+
+@app.command()
+def status(site: SiteOption = None, as_json: JsonOption = False) -> None:
+    """What each node runs, which generation is current and which is good; changes nothing."""
+    terminal, name = _begin(site, changing=False)
+    result = Player(REPO, name, terminal).play("status")
+    states = node_states(result.published)
+    unreachable = result.unreachable | without_answer(states)
+    for line in status_lines(states, unreachable):
+        terminal.say(line)
+    if as_json:
+        terminal.json({"site": name, "status": result.status, "nodes": states, "unreachable": sorted(unreachable)})
+    raise typer.Exit(exit_codes.UNREACHABLE if unreachable else exit_codes.of_run(result))
+
+
+@app.command()
+def play(
+    playbook: Annotated[str, typer.Argument(help="Name of a file in playbooks/, without .yml.")],
+    extra: ExtraOption = None,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing, say what would change.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Keep differences with the run's events.")] = False,
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run playbooks/NAME.yml with progress; its events are kept."""
+    values = parse_extra(extra or ())
+    lab_only = playbook.startswith(("lab_", "demo_"))
+    terminal, name = (_begin_lab(), LAB) if lab_only else _begin(site, changing=not check and playbook not in READ_ONLY)
+    result = Player(REPO, name, terminal).play(playbook, values, check=check, diff=diff)
+    if result.ok:
+        terminal.say(f"{playbook}: done in {result.seconds:.1f} s; events: .trispark/runs/{result.run_id}")
+    if as_json:
+        terminal.json(result_json(result, name))
+    raise typer.Exit(exit_codes.of_run(result))
+
+
+@lab_app.command("up")
+def lab_up() -> None:
+    """Make the lab, or bring it to its declared state; a second time changes nothing."""
+    terminal = _begin_lab()
+    prepare_machine(REPO, terminal.say)
+    result = Player(REPO, LAB, terminal).play("lab_up")
+    if result.ok:
+        terminal.say(f"the lab is up{'' if result.changed else ' (nothing to change)'}; {result.seconds:.1f} s")
+    raise typer.Exit(exit_codes.of_run(result))
+
+
+@lab_app.command("down")
+def lab_down() -> None:
+    """Remove the lab and everything it made in Docker; the cache stays."""
+    terminal = _begin_lab()
+    if not lab_state(REPO)["docker"]:
+        terminal.say("no Docker Engine answers: there is no lab")
+        return
+    result = Player(REPO, LAB, terminal).play("lab_down")
+    if result.ok:
+        terminal.say(f"the lab is gone{'' if result.changed else ' (there was none)'}; {result.seconds:.1f} s")
+    raise typer.Exit(exit_codes.of_run(result))
+
+
+@lab_app.command("status")
+def lab_status(as_json: JsonOption = False) -> None:
+    """The lab's containers, as Docker shows them."""
+    terminal = _begin_lab()
+    state = lab_state(REPO)
+    for line in lab_lines(state):
+        terminal.say(line)
+    if as_json:
+        terminal.json({"site": LAB, **state})
+
+
+@lab_app.command("shell", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def lab_shell(context: typer.Context, node: Annotated[str, typer.Argument(help="spark0, spark1 or spark2.")]) -> None:
+    """A shell on a node, or a command given after --."""
+    from trispark.lab.status import shell_command
+
+    _begin_lab()
+    argv = [*shell_command(node, REPO), *context.args]
+    if LocalMachine().which(argv[0]) is None:
+        raise TrisparkError(id="TS-LAB-DOWN", what="there is no ssh client, so no lab", remedy="./trispark lab up")
+    os.execvp(argv[0], argv)
+
+
+@records_app.command("list")
+def records_list(site: SiteOption = None, as_json: JsonOption = False) -> None:
+    """All cached records, oldest first."""
+    terminal, name = _begin(site, changing=False)
+    summaries: list[dict[str, Any]] = [record.summary() for record in cached_records(REPO, name)]
+    for one in summaries:
+        terminal.say(f"{one['seq']:>5}  {one['id']}  {one['kind'] or '-'}  {one['outcome'] or '-'}  {one['path']}")
+    if not summaries:
+        terminal.say("no records yet")
+    if as_json:
+        terminal.json({"site": name, "records": summaries})
+
+
+@records_app.command("show")
+def records_show(
+    record: Annotated[str, typer.Argument(help="A number or id of `records list`.")],
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """One record: indented, or as one line with --json."""
+    terminal, name = _begin(site, changing=False)
+    found = find_record(cached_records(REPO, name), record)
+    if as_json:
+        terminal.json({"site": name, "path": str(found.path), "record": found.content})
+    else:
+        terminal.say(json.dumps(found.content, ensure_ascii=False, indent=2))

@@ -1,0 +1,61 @@
+"""Exit statuses of ``./trispark``: a contract with scripts, shown by ``./trispark --help``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trispark.errors import TrisparkError
+from trispark.runner import RunResult
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+REFUSED: Final = 3
+UNREACHABLE: Final = 4
+INTERRUPTED: Final = 130
+
+MEANING: Final = {
+    OK: "done",
+    FAILED: "failed; the line on standard error says what and how to go on",
+    USAGE: "the command line was wrong",
+    REFUSED: "refused before anything was changed",
+    UNREACHABLE: "a node could not be reached",
+    INTERRUPTED: "ended by Ctrl-C or a TERM signal",
+}
+
+_USAGE_IDS: Final = frozenset(
+    {"TS-CLI-EXTRA", "TS-LAB-NAME", "TS-PLAY-UNKNOWN", "TS-RECORD-UNKNOWN", "TS-SITE-UNKNOWN", "TS-PYTEST-ARGUMENT"}
+)
+_REFUSED_IDS: Final = frozenset(
+    {
+        "TS-DOCKER-HOST",
+        "TS-DOCKER-MISSING",
+        "TS-DOCKER-PERMISSION",
+        "TS-HOST-APT",
+        "TS-HOST-DISK",
+        "TS-HOST-SUDO",
+        "TS-LAB-DOWN",
+        "TS-SETUP-VENVMODULE",
+        "TS-SITE-AMBIGUOUS",
+        "TS-SITE-UNCONFIGURED",
+    }
+)
+
+
+def of_error(error: TrisparkError) -> int:
+    """The status for an error that the command line itself found."""
+    if error.id in _USAGE_IDS:
+        return USAGE
+    return REFUSED if error.id in _REFUSED_IDS else FAILED
+
+
+def of_run(result: RunResult) -> int:
+    """The status for a playbook: an unreachable node wins; a named failure before any change is a refusal."""
+    if result.status == "interrupted":
+        return INTERRUPTED
+    if result.ok:
+        return OK
+    if result.unreachable:
+        return UNREACHABLE
+    named = any(failure.has_id for failure in result.failures)
+    return REFUSED if named and not result.changed else FAILED

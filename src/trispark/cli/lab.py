@@ -1,0 +1,56 @@
+"""What this machine needs before the lab's playbooks, and the lab's state, also where no Docker Engine answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trispark.errors import TrisparkError
+from trispark.host import LocalMachine, Machine, ensure_disk, ensure_docker
+
+DOCKER_DISK_BYTES = 6_000_000_000
+REPO_DISK_BYTES = 2_000_000_000
+
+WITH_ENGINE = ("openssh-client", "mmdebstrap")
+"""Installed in one call of apt with the engine, where there is none; the preparation of the lab wants them next."""
+
+Say = Callable[[str], None]
+
+
+def prepare_machine(repo: Path, say: Say, machine: Machine | None = None) -> None:
+    """Disk, Docker Engine, and what the lab is made of: everything that `lab up`, `demo` and the tests need."""
+    machine = machine or LocalMachine()
+    ensure_disk(Path("/var/lib/docker"), DOCKER_DISK_BYTES, machine)
+    ensure_disk(repo, REPO_DISK_BYTES, machine)
+    ensure_docker(repo, say, machine, also=WITH_ENGINE)
+    from trispark.lab.prepare import prepare
+
+    prepare(repo, say)
+
+
+def lab_state(repo: Path) -> dict[str, Any]:
+    """The lab as its status module sees it, with ``docker`` telling whether an engine answers.
+
+    Nothing is installed or started for this question: where no engine answers there is no lab.
+    """
+    from trispark.lab.engine_api import connect
+    from trispark.lab.status import lab_status
+
+    try:
+        client = connect()
+    except TrisparkError as error:
+        if error.id != "TS-LAB-ENGINE" or "permission denied" in error.observed.lower():
+            raise
+        return {"docker": False, "state": "down", "nodes": {}}
+    return {"docker": True, **lab_status(client, repo)}
+
+
+def lab_lines(state: dict[str, Any]) -> list[str]:
+    """The lab's state for a person."""
+    lines = [f"lab: {state['state']}" + ("" if state["docker"] else " (no Docker Engine answers)")]
+    for name, node in state["nodes"].items():
+        engine = f"Docker {node['engine']}" if node["engine"] else "no engine answers"
+        lines.append(f"{name}  rank {node['rank']}  {node['state']}  {engine}  ssh {node['ssh']}")
+    lines += [f"not ours, in the lab's place: {name}" for name in state.get("foreign", ())]
+    return lines

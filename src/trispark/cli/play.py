@@ -1,0 +1,90 @@
+"""Runs a playbook for a verb and says how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from trispark.cli.progress import progress
+from trispark.cli.terminal import Terminal
+from trispark.errors import TrisparkError
+from trispark.run_events import error_lines
+from trispark.runner import RunResult, run_playbook
+
+READ_ONLY = frozenset({"compare", "preflight", "report", "status", "validate", "verify"})
+"""Playbooks that change nothing on the nodes: they may run without naming a site."""
+
+RunPlaybook = Callable[..., RunResult]
+
+
+def parse_extra(pairs: Iterable[str]) -> dict[str, str]:
+    """``-e name=value`` as given: values stay strings, the resolver parses each by its declared type."""
+    extra: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise TrisparkError(
+                id="TS-CLI-EXTRA",
+                what="-e takes name=value",
+                expected="for example -e feature=wo_a",
+                observed=pair,
+            )
+        extra[name] = value
+    return extra
+
+
+class Player:
+    """Plays playbooks of one repository on one site, with progress on one terminal."""
+
+    def __init__(self, repo: Path, site: str, terminal: Terminal, run: RunPlaybook = run_playbook) -> None:
+        self.repo = repo
+        self.site = site
+        self.terminal = terminal
+        self._run = run
+
+    def play(
+        self, name: str, extra: dict[str, Any] | None = None, *, check: bool = False, diff: bool = False
+    ) -> RunResult:
+        """Run it; print the errors of a failed run on standard error, one line each."""
+        with progress(self.terminal) as observer:
+            result = self._run(self.repo, name, site=self.site, extra=extra, check=check, diff=diff, observer=observer)
+        if not result.ok:
+            self._explain(result)
+        return result
+
+    def _explain(self, result: RunResult) -> None:
+        events = (
+            result.directory.relative_to(self.repo) if result.directory.is_relative_to(self.repo) else result.directory
+        )
+        if result.status == "interrupted":
+            where = f" in phase '{result.last_play}'" if result.last_play else ""
+            where += f", task '{result.last_task}'" if result.last_task else ""
+            self.terminal.error(
+                f"TS-PLAY-INTERRUPTED: {result.playbook} was interrupted{where}; what it had done so far stays; "
+                f"do: ./trispark status --site {self.site} shows the nodes, the same command goes on"
+            )
+        else:
+            for line in error_lines(result.failures) or [f"TS-PLAY-FAILED: {result.playbook} ended with {result.rc}"]:
+                self.terminal.error(line)
+        self.terminal.error(f"events of this run: {events}")
+
+
+def result_json(result: RunResult, site: str) -> dict[str, Any]:
+    """A run as ``play --json`` prints it."""
+    return {
+        "site": site,
+        "playbook": result.playbook,
+        "run_id": result.run_id,
+        "status": result.status,
+        "rc": result.rc,
+        "seconds": result.seconds,
+        "changed": result.changed,
+        "plays": [{"name": play.name, "seconds": play.seconds} for play in result.plays],
+        "failures": [
+            {"node": failure.node, "task": failure.task, "message": failure.message, "check_id": failure.check_id}
+            for failure in result.failures
+        ],
+        "unreachable": sorted(result.unreachable),
+        "published": result.published,
+    }

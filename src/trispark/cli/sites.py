@@ -1,0 +1,76 @@
+"""Which site a verb acts on: the lab unless another is named; never a guess where a verb changes things."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from trispark.errors import TrisparkError
+
+LAB = "lab"
+
+
+@dataclass(frozen=True)
+class SiteChoice:
+    """The chosen site and the line that each verb prints first."""
+
+    name: str
+    line: str
+
+
+def is_configured(inventory: Path, name: str) -> bool:
+    """The lab always is; another site says ``site_configured: true`` in its ``group_vars/all/site.yml``."""
+    if name == LAB:
+        return True
+    try:
+        found = yaml.safe_load((inventory / name / "group_vars" / "all" / "site.yml").read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        return False
+    return isinstance(found, dict) and found.get("site_configured") is True
+
+
+def known_sites(repo: Path) -> list[str]:
+    """Names of the directories below ``inventory/``, the lab first."""
+    inventory = repo / "inventory"
+    names = {path.name for path in inventory.iterdir() if path.is_dir()} if inventory.is_dir() else set()
+    return [LAB, *sorted(names - {LAB})]
+
+
+def choose_site(repo: Path, named: str | None, *, changing: bool) -> SiteChoice:
+    """Raise TS-SITE-UNKNOWN, TS-SITE-UNCONFIGURED, or TS-SITE-AMBIGUOUS where a changing verb would have to guess."""
+    inventory = repo / "inventory"
+    sites = known_sites(repo)
+    if named:
+        if named not in sites:
+            raise TrisparkError(
+                id="TS-SITE-UNKNOWN",
+                what=f"no site {named}",
+                where="inventory/",
+                expected=f"one of {', '.join(sites)}",
+                observed=named,
+            )
+        if not is_configured(inventory, named):
+            raise TrisparkError(
+                id="TS-SITE-UNCONFIGURED",
+                what=f"site {named} is not configured",
+                where=f"inventory/{named}/group_vars/all/site.yml",
+                expected="site_configured: true",
+                observed="not set",
+                remedy="fill in the site's files, then set it",
+            )
+        return SiteChoice(named, f"site: {named}")
+    others = [name for name in sites if name != LAB and is_configured(inventory, name)]
+    if not others:
+        return SiteChoice(LAB, f"site: {LAB}")
+    if changing:
+        raise TrisparkError(
+            id="TS-SITE-AMBIGUOUS",
+            what="this verb changes things and several sites are configured",
+            where="inventory/",
+            expected=f"--site or TRISPARK_SITE: {', '.join([LAB, *others])}",
+            observed="neither",
+            remedy=f"for example: --site {LAB}",
+        )
+    return SiteChoice(LAB, f"site: {LAB} (also configured: {', '.join(others)}; choose with --site)")

@@ -1,0 +1,470 @@
+"""The gates of a boot: what was planned is compared with what every rank shows. What was not seen has failed.
+
+Observations are the node agent's answers to `observe`, one a node. Each check gives one result a rank.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from trispark.allowlist import CONTROLLED_PREFIXES
+from trispark.logparse import attach_lines, lines_matching, packed_states, stats_lines, total_lookups
+from trispark.resolve import GENERATION_TOKEN, PORT_TOKEN, Resolution
+
+CANARY_PROMPT: Final = "19+23="
+CANARY_TEXT: Final = "42"
+LABELS: Final = ("trispark.generation", "trispark.boot", "trispark.epoch", "trispark.rank")
+
+READ_LOG: Final = "read the kept log of that rank"
+RESTAGE: Final = "stage the generation again on that node and boot"
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """One judged check. `rank` is None for a check of the whole fleet."""
+
+    check_id: str
+    rank: int | None
+    ok: bool
+    expected: str
+    observed: str
+    remedy: str = ""
+
+    def line(self) -> str:
+        """`check_id, rank r: expected ...; observed ...; do: ...`."""
+        place = "" if self.rank is None else f" on rank {self.rank}"
+        text = f"{self.check_id}{place}: expected {self.expected}; observed {self.observed}"
+        return text if self.ok or not self.remedy else f"{text}; do: {self.remedy}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return asdict(self)
+
+
+def canary_body(model: str) -> dict[str, Any]:
+    """The request whose one right answer shows that all ranks compute together."""
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": CANARY_PROMPT}],
+        "temperature": 0,
+        "max_tokens": 8,
+        "stream": False,
+    }
+
+
+def failed(results: list[GateResult]) -> list[GateResult]:
+    """The results that are not ok; also what an empty list of results means is a failure (see evaluate)."""
+    return [result for result in results if not result.ok]
+
+
+def evaluate(
+    resolution: Resolution,
+    observations: Mapping[str, Mapping[str, Any] | None],
+    canary: Mapping[str, Any] | None,
+    statuses: Mapping[str, Mapping[str, Any] | None] | None,
+    engram_rows: Mapping[int, int],
+    lookups_before: Mapping[str, Mapping[str, int]] | None = None,
+) -> list[GateResult]:
+    """All checks on all ranks.
+
+    observations    {node: answer of `observe`}; a node that is missing fails every check of its rank
+    canary          answer of `request` for canary_body: {"status": int, "body": object or JSON text}
+    statuses        {node: answer of `status`} after the canary, or None when not asked
+    engram_rows     {layer: rows of the whole table} from the checkpoint's safetensors header
+    lookups_before  {node: {"layer": lookups before the canary}}; without it reads only have to exist
+    """
+    gates = _Gates(resolution, observations, canary, statuses, engram_rows, lookups_before)
+    results: list[GateResult] = []
+    for check in (
+        gates.image_digest,
+        gates.adapters,
+        gates.engine_version,
+        gates.generation,
+        gates.mounts,
+        gates.env_effective,
+        gates.env_image_only,
+        gates.env_command,
+        gates.engram_packed,
+        gates.engram_row_ranges,
+        gates.engram_reads,
+        gates.canary_text,
+        gates.canary_all_ranks,
+        gates.evidence,
+    ):
+        results += check()
+    return results
+
+
+class _Gates:
+    """Working state of one evaluation."""
+
+    def __init__(
+        self,
+        resolution: Resolution,
+        observations: Mapping[str, Mapping[str, Any] | None],
+        canary: Mapping[str, Any] | None,
+        statuses: Mapping[str, Mapping[str, Any] | None] | None,
+        engram_rows: Mapping[int, int],
+        lookups_before: Mapping[str, Mapping[str, int]] | None,
+    ) -> None:
+        self.resolution = resolution
+        self.nodes = dict(sorted(resolution.nodes.items()))
+        self.world_size = len(self.nodes)
+        self.observed = {rank: observations.get(node) or {} for rank, node in self.nodes.items()}
+        self.canary = canary
+        self.statuses = statuses
+        self.engram_rows = dict(sorted(engram_rows.items()))
+        self.lookups_before = lookups_before
+        self.ranks = {entry["rank"]: entry for entry in resolution.resolved["ranks"]}
+
+    def image_digest(self) -> list[GateResult]:
+        """The planned digest among the image's digests, and one image id on all ranks."""
+        expected = self.resolution.image_digest
+        agreement = self._agreement("image id", lambda seen: _text(seen.get("image_id")))
+
+        def judge(rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
+            digests = [str(reference).partition("@")[2] for reference in seen.get("image_digests") or []]
+            agrees, note = agreement[rank]
+            shown = ", ".join(digests) or "no digest"
+            return expected in digests and agrees, expected, f"{shown}; {note}"
+
+        return self._each("identity.image_digest", judge, "pull the image by digest on that node and boot again")
+
+    def adapters(self) -> list[GateResult]:
+        """Hashes read inside the container equal the planned ones, no file more and none less."""
+        planned: Mapping[str, str] = self.resolution.resolved["adapters"]
+
+        def judge(rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
+            actual = seen.get("adapters")
+            expected = f"{len(planned)} files as planned"
+            if not isinstance(actual, Mapping):
+                return False, expected, "adapters were not read"
+            problems = [f"{path} missing" for path in sorted(set(planned) - set(actual))]
+            problems += [f"{path} not planned" for path in sorted(set(actual) - set(planned))]
+            problems += [
+                f"{path} is {str(actual[path])[:12]}, planned {planned[path][:12]}"
+                for path in sorted(set(planned) & set(actual))
+                if actual[path] != planned[path]
+            ]
+            return not problems, expected, "; ".join(problems) or expected
+
+        return self._each("identity.adapters", judge, RESTAGE)
+
+    def engine_version(self) -> list[GateResult]:
+        """One engine version and one set of package versions on all ranks."""
+        agreement = self._agreement("engine and packages", _versions)
+
+        def judge(rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
+            agrees, note = agreement[rank]
+            known = _versions(seen) is not None
+            return known and agrees, "the same version on all ranks", note if known else "no version"
+
+        return self._each("identity.engine_version", judge, "use one image on all nodes")
+
+    def generation(self) -> list[GateResult]:
+        """Labels of the container: this generation, this rank, and one boot and epoch on all ranks."""
+        boots = self._agreement("boot and epoch", lambda seen: _boot(seen.get("labels") or {}))
+
+        def judge(rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
+            labels = seen.get("labels") or {}
+            expected = f"{self.resolution.id}, rank {rank}, one boot on all ranks"
+            agrees, note = boots[rank]
+            same = labels.get("trispark.generation") == self.resolution.id
+            same = same and str(labels.get("trispark.rank")) == str(rank)
+            observed = f"{labels.get('trispark.generation')}, rank {labels.get('trispark.rank')}, {note}"
+            return same and agrees and _boot(labels) is not None, expected, observed
+
+        return self._each("identity.generation", judge, "stop all ranks and boot again")
+
+    def mounts(self) -> list[GateResult]:
+        """The container's mounts are the planned ones: source, target and read-only."""
+
+        def judge(rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
+            planned = {mount["target"]: mount for mount in self.ranks[rank]["mounts"]}
+            actual = {str(mount.get("target")): mount for mount in seen.get("mounts") or []}
+            problems = [f"{target} not mounted" for target in sorted(set(planned) - set(actual))]
+            problems += [f"{target} not planned" for target in sorted(set(actual) - set(planned))]
+            for target in sorted(set(planned) & set(actual)):
+                source = str(actual[target].get("source"))
+                if not _same_source(planned[target]["source"], source, self.resolution.id):
+                    problems.append(f"{target} comes from {source}, planned {planned[target]['source']}")
+                if actual[target].get("read_only") is not planned[target]["read_only"]:
+                    problems.append(f"{target} read_only is {actual[target].get('read_only')}")
+            expected = ", ".join(sorted(planned))
+            return not problems, expected, "; ".join(problems) or expected
+
+        return self._each("identity.mounts", judge, RESTAGE)
+
+    def env_effective(self) -> list[GateResult]:
+        """The image's environment overlaid by the rendered one equals the container's."""
+
+        def judge(rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
+            image_env, actual = seen.get("image_env"), seen.get("env")
+            expected = "the image's environment overlaid by the rendered one"
+            if not isinstance(image_env, Mapping) or not isinstance(actual, Mapping):
+                return False, expected, "the environment was not read"
+            planned = {**image_env, **self._with_port(self.ranks[rank]["env"], seen)}
+            problems = [f"{name} missing" for name in sorted(set(planned) - set(actual))]
+            problems += [f"{name} not planned" for name in sorted(set(actual) - set(planned))]
+            problems += [
+                f"{name} differs" for name in sorted(set(planned) & set(actual)) if planned[name] != actual[name]
+            ]
+            return not problems, expected, "; ".join(problems) or f"{len(planned)} variables as planned"
+
+        return self._each("env.effective", judge, RESTAGE)
+
+    def env_image_only(self) -> list[GateResult]:
+        """No variable with a controlled prefix comes from the image alone."""
+
+        def judge(rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
+            image_env = seen.get("image_env")
+            expected = "no variable of " + ", ".join(CONTROLLED_PREFIXES) + " set by the image alone"
+            if not isinstance(image_env, Mapping):
+                return False, expected, "the image's environment was not read"
+            rendered = self.ranks[rank]["env"]
+            alone = sorted(name for name in image_env if name.startswith(CONTROLLED_PREFIXES) and name not in rendered)
+            return not alone, expected, ", ".join(alone) or "none"
+
+        return self._each("env.image_only", judge, "remove it from the image, or describe it in the allowlist")
+
+    def env_command(self) -> list[GateResult]:
+        """The container's command is the rendered one with the port of its epoch."""
+
+        def judge(rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
+            planned = [self._fill_port(argument, seen) for argument in self.ranks[rank]["command"]]
+            actual = seen.get("command")
+            expected = f"{len(planned)} arguments as rendered"
+            if not isinstance(actual, list):
+                return False, expected, "the command was not read"
+            if actual == planned:
+                return True, expected, expected
+            position = next(
+                (i for i, (a, b) in enumerate(zip(planned, actual, strict=False)) if a != b),
+                min(len(planned), len(actual)),
+            )
+            flag = next((argument for argument in reversed(planned[: position + 1]) if argument.startswith("--")), "")
+            return (
+                False,
+                expected,
+                f"{len(actual)} arguments, first difference at {position} {flag}".rstrip(),
+            )
+
+        return self._each("env.command", judge, RESTAGE)
+
+    def engram_packed(self) -> list[GateResult]:
+        """Every layer is served from its packed file, by the attach lines and by the counter lines."""
+
+        def judge(rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
+            log = str(seen.get("log") or "")
+            states: dict[int, set[bool]] = {}
+            for layer, packed in packed_states(log):
+                states.setdefault(layer, set()).add(packed)
+            attached = {line.layer for line in attach_lines(log)}
+            expected = _per_layer({layer: "packed=True" for layer in self.engram_rows})
+            observed = _per_layer(
+                {
+                    layer: "no attach line"
+                    if layer not in attached
+                    else " and ".join(f"packed={state}" for state in sorted(states[layer]))
+                    for layer in sorted(set(self.engram_rows) | set(states))
+                }
+            )
+            return bool(self.engram_rows) and observed == expected, expected, observed
+
+        return self._each("engram.packed", judge, "run playbooks/stage_a.yml, which packs missing shards")
+
+    def engram_row_ranges(self) -> list[GateResult]:
+        """The attach line of each layer names this rank and its rows [N*r//T, N*(r+1)//T)."""
+
+        def judge(rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
+            ranges: dict[int, set[str]] = {}
+            for line in attach_lines(str(seen.get("log") or "")):
+                ranges.setdefault(line.layer, set()).add(f"rank {line.rank} [{line.first_row},{line.end_row})")
+            planned = {
+                layer: f"rank {rank} [{rows * rank // self.world_size},{rows * (rank + 1) // self.world_size})"
+                for layer, rows in self.engram_rows.items()
+            }
+            observed = {
+                layer: " and ".join(sorted(ranges.get(layer, {"no attach line"}))) for layer in {**planned, **ranges}
+            }
+            return bool(planned) and observed == planned, _per_layer(planned), _per_layer(observed)
+
+        return self._each("engram.rows", judge, "check which shards and which checkpoint that node mounts")
+
+    def engram_reads(self) -> list[GateResult]:
+        """Rows were looked up since the canary began, and each miss cost one read."""
+        cacheless = float(self.resolution.settings.get("DSV41_CACHE_GIB", 0)) == 0.0
+
+        def judge(rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
+            log = str(seen.get("log") or "")
+            totals = total_lookups(log)
+            before = (self.lookups_before or {}).get(self.nodes[rank], {})
+            problems = []
+            for layer in self.engram_rows:
+                floor = int(before.get(str(layer), 0)) if self.lookups_before is not None else 0
+                if totals.get(layer, 0) <= floor:
+                    problems.append(f"layer {layer}: {totals.get(layer, 0)} lookups, {floor} of them before the canary")
+            for line in stats_lines(log):
+                low, high = (line.lookups, line.lookups) if cacheless else line.expected_reads()
+                if not low <= line.reads <= high:
+                    problems.append(
+                        f"layer {line.layer}: {line.lookups} lookups, {line.reads} reads, {line.hit_rate_percent}% hits"
+                    )
+            observed = "; ".join(dict.fromkeys(problems)) or _per_layer(
+                {layer: f"{totals[layer]} lookups, one read a miss" for layer in self.engram_rows}
+            )
+            return bool(self.engram_rows) and not problems, "lookups by the canary and reads = lookups - hits", observed
+
+        return self._each("engram.reads", judge, READ_LOG)
+
+    def canary_text(self) -> list[GateResult]:
+        """The canary's answer is exactly right and ended by itself."""
+        expected = f"HTTP 200, {CANARY_TEXT!r}, finish_reason stop"
+        observed = "no answer"
+        if self.canary is not None:
+            text, reason = _answer(self.canary.get("body"))
+            observed = f"HTTP {self.canary.get('status')}, {text!r}, finish_reason {reason}"
+        ok = observed == expected
+        return [
+            GateResult(
+                "canary.text", None, ok, expected, observed, "" if ok else "compare shards and image of all ranks"
+            )
+        ]
+
+    def canary_all_ranks(self) -> list[GateResult]:
+        """Each rank took part: it runs in the same boot and looked rows up for the canary."""
+
+        def judge(rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
+            node = self.nodes[rank]
+            labels = seen.get("labels") or {}
+            totals = total_lookups(str(seen.get("log") or ""))
+            before = (self.lookups_before or {}).get(node, {})
+            counted = sum(totals.values()) - sum(int(count) for count in before.values())
+            problems = [] if counted > 0 else ["no row was looked up"]
+            if self.statuses is not None:
+                engine = (self.statuses.get(node) or {}).get("engine") or {}
+                if engine.get("state") != "running":
+                    problems.append(f"engine {engine.get('state') or 'absent'}")
+                elif engine.get("boot_id") != labels.get("trispark.boot"):
+                    problems.append(f"boot {engine.get('boot_id')} runs, {labels.get('trispark.boot')} was observed")
+            return not problems, "rows looked up by this rank", "; ".join(problems) or f"{counted} rows looked up"
+
+        return self._each("canary.all_ranks", judge, READ_LOG)
+
+    def evidence(self) -> list[GateResult]:
+        """Log lines that the configuration must show, and lines that it must not."""
+        results = []
+        for rule in self.resolution.evidence:
+            for rank in rule.ranks:
+                seen = self.observed.get(rank, {})
+                log = seen.get("log")
+                found = lines_matching(rule.pattern, log) if isinstance(log, str) else []
+                expected = f"a line: {rule.proves}" if rule.must_appear else f"no line: {rule.proves}"
+                if not isinstance(log, str):
+                    ok, observed = False, "no log"
+                else:
+                    ok = bool(found) is rule.must_appear
+                    observed = found[-1].strip()[:200] if found else "no such line"
+                remedy = "" if ok else f"{READ_LOG} (feature {rule.feature})"
+                results.append(GateResult(f"evidence.{rule.id}", rank, ok, expected, observed, remedy))
+        return results
+
+    def _each(
+        self, check_id: str, judge: Callable[[int, Mapping[str, Any]], tuple[bool, str, str]], remedy: str
+    ) -> list[GateResult]:
+        """`judge` on each rank; a rank without observation fails."""
+        results = []
+        for rank, node in self.nodes.items():
+            seen = self.observed[rank]
+            if seen:
+                ok, expected, observed = judge(rank, seen)
+            else:
+                ok, expected, observed = False, f"an observation of {node}", "nothing"
+            results.append(GateResult(check_id, rank, ok, expected, observed, "" if ok else remedy))
+        return results
+
+    def _agreement(self, what: str, value_of: Callable[[Mapping[str, Any]], str | None]) -> dict[int, tuple[bool, str]]:
+        """{rank: (agrees, note)}: with a majority only the odd ranks fail, without one all do. The note names them."""
+        values: dict[int, str | None] = {rank: value_of(seen) for rank, seen in self.observed.items()}
+        common = _majority(list(values.values()))
+        notes: dict[int, tuple[bool, str]] = {}
+        for rank, value in values.items():
+            others = ", ".join(self.nodes[r] for r, v in values.items() if v == value and r != rank)
+            if value is None:
+                notes[rank] = (False, f"{what} unknown")
+            elif common is None:
+                notes[rank] = (
+                    False,
+                    f"{what} {value}, no two ranks agree" if not others else f"{what} {value}, no majority",
+                )
+            elif value == common:
+                notes[rank] = (True, f"{what} {value}" + (f" as on {others}" if others else ""))
+            else:
+                majority = ", ".join(self.nodes[r] for r, v in values.items() if v == common)
+                notes[rank] = (False, f"the odd node {self.nodes[rank]}: {what} {value}, {majority} have {common}")
+        return notes
+
+    def _with_port(self, env: Mapping[str, str], seen: Mapping[str, Any]) -> dict[str, str]:
+        return {name: self._fill_port(value, seen) for name, value in env.items()}
+
+    def _fill_port(self, text: str, seen: Mapping[str, Any]) -> str:
+        """The rendezvous port that the agent chose: ports[epoch % number of ports]."""
+        epoch = str((seen.get("labels") or {}).get("trispark.epoch", ""))
+        if PORT_TOKEN not in text or not epoch.isdecimal():
+            return text
+        ports = self.resolution.resolved["launch"]["rendezvous_ports"]
+        return text.replace(PORT_TOKEN, str(ports[int(epoch) % len(ports)]))
+
+
+def _majority(values: list[str | None]) -> str | None:
+    """The value that more than half of the ranks have."""
+    counts: Counter[Hashable] = Counter(value for value in values if value is not None)
+    for value, count in counts.items():
+        if count * 2 > len(values):
+            return str(value)
+    return None
+
+
+def _versions(seen: Mapping[str, Any]) -> str | None:
+    versions = seen.get("versions") or {}
+    engine, packages = versions.get("engine"), versions.get("packages")
+    if not engine or not isinstance(packages, Mapping) or not all(packages.values()):
+        return None
+    return " ".join([str(engine), *(f"{name} {version}" for name, version in sorted(packages.items()))])
+
+
+def _boot(labels: Mapping[str, Any]) -> str | None:
+    boot, epoch = labels.get("trispark.boot"), labels.get("trispark.epoch")
+    return None if not boot or epoch in (None, "") else f"{boot} epoch {epoch}"
+
+
+def _text(value: object) -> str | None:
+    return str(value) if value else None
+
+
+def _same_source(planned: str, actual: str, generation: str) -> bool:
+    if planned.startswith(GENERATION_TOKEN):
+        return actual.endswith(planned.replace(GENERATION_TOKEN, f"/generations/{generation}"))
+    return planned == actual
+
+
+def _per_layer(values: Mapping[int, str]) -> str:
+    return "; ".join(f"layer {layer}: {values[layer]}" for layer in sorted(values)) or "no layer"
+
+
+def _answer(body: object) -> tuple[str | None, str | None]:
+    """(text, finish reason) of a chat completion, or Nones."""
+    if isinstance(body, str):
+        try:
+            body = json.loads(body)
+        except ValueError:
+            return None, None
+    try:
+        choice = body["choices"][0]  # type: ignore[index]
+        return choice["message"]["content"], choice["finish_reason"]
+    except (KeyError, IndexError, TypeError):
+        return None, None

@@ -1,0 +1,10 @@
+"""Preparation of the controller machine. Standard library only: the launcher imports it before .venv exists."""
+
+from __future__ import annotations
+
+from trispark.host.disk import ensure_disk
+from trispark.host.docker_engine import ensure_docker
+from trispark.host.machine import LocalMachine, Machine, Outcome, Say
+from trispark.host.packages import ensure_packages
+
+__all__ = ["LocalMachine", "Machine", "Outcome", "Say", "ensure_disk", "ensure_docker", "ensure_packages"]

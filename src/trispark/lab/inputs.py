@@ -1,0 +1,138 @@
+"""Cached inputs of the lab that other parts make: site-packages, checkpoint, agent; keyed by their sources."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import sys
+from pathlib import Path
+from typing import Final
+
+from trispark.errors import TrisparkError
+from trispark.lab.files import PARTIAL, hash_files, make_directory, prune, source_files
+from trispark.lab.layout import Paths
+from trispark.lab.tools import Say, run
+
+IMAGE_PYTHON: Final = "3.11"
+"""Python of Debian 12, which the base image has."""
+GLIBC_MINORS: Final = (36, 34, 31, 28, 27, 24, 17)
+"""glibc 2.x of the wheel tags that run on Debian 12 (glibc 2.36); pip expands none of them by itself."""
+ENGINE_PACKAGE: Final = "trispark_lab"
+CHECKPOINT_MODULE: Final = "make_checkpoint"
+
+
+def ensure_site_packages(paths: Paths, machine: str, say: Say) -> Path:
+    """Directory with the packages of requirements/engine.txt for the image's Python on `machine` (x86_64, aarch64)."""
+    lock = paths.repo / "requirements" / "engine.txt"
+    if not lock.is_file():
+        raise _missing(lock)
+    key = hash_files(lock.parent, [lock], IMAGE_PYTHON, machine)[:12]
+    target = paths.cache / f"site-packages-{key}"
+
+    def fill(partial: Path) -> None:
+        say("installing the engine image's packages")
+        platforms = [f"--platform=manylinux_2_{minor}_{machine}" for minor in GLIBC_MINORS]
+        run(
+            [
+                *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"),
+                *("--require-hashes", "--only-binary=:all:", "--target", str(partial)),
+                *(f"--python-version={IMAGE_PYTHON}", "--implementation=cp", *platforms),
+                *(f"--platform=manylinux2014_{machine}", "-r", str(lock)),
+            ],
+            "TS-LAB-PACKAGES",
+            "pip could not install the engine image's packages",
+        )
+        for tests in sorted(partial.rglob("tests")):
+            if tests.is_dir():
+                shutil.rmtree(tests)
+        for stub in [*partial.rglob("*.pyi"), *partial.rglob("*.pyx"), *partial.rglob("*.a")]:
+            stub.unlink()
+
+    make_directory(target, fill)
+    prune(paths.cache, "site-packages-", [target.name])
+    return target
+
+
+def ensure_checkpoint(paths: Paths, say: Say) -> Path:
+    """Directory of the lab's checkpoint, keyed by the maker's sources and the corpus; the engine's maker fills it."""
+    lab = paths.repo / "lab"
+    maker = lab / ENGINE_PACKAGE / f"{CHECKPOINT_MODULE}.py"
+    if not maker.is_file():
+        raise _missing(maker)
+    sources = [*import_closure(lab, ENGINE_PACKAGE, CHECKPOINT_MODULE), *source_files(lab / "corpus")]
+    target = paths.cache / f"checkpoint-{hash_files(lab, sources)[:12]}"
+
+    def fill(partial: Path) -> None:
+        say("making the checkpoint, once")
+        run(
+            [sys.executable, "-m", f"{ENGINE_PACKAGE}.{CHECKPOINT_MODULE}", str(partial)],
+            "TS-LAB-CHECKPOINT",
+            "the checkpoint maker failed",
+            environment={"PYTHONPATH": str(lab)},
+        )
+
+    make_directory(target, fill)
+    return target
+
+
+def ensure_agent(paths: Paths) -> tuple[Path, str]:
+    """The node agent's one file and its SHA-256; built again when its sources or its lock change."""
+    sources = [*source_files(paths.repo / "src" / "trispark_node"), paths.repo / "requirements" / "node.txt"]
+    for source in sources:
+        if not source.is_file():
+            raise _missing(source)
+    directory = paths.cache / f"agent-{hash_files(paths.repo, sources)[:12]}"
+    agent, seal = directory / "trispark-node", directory / "trispark-node.sha256"
+    if not seal.is_file():
+        from trispark_node.build import build  # a checkout without the agent can still take the lab down
+
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        digest = build(paths.repo, agent)
+        partial = seal.with_name(seal.name + PARTIAL)
+        partial.write_text(digest + "\n", encoding="utf-8")
+        partial.replace(seal)
+        prune(paths.cache, "agent-", [directory.name])
+    return agent, seal.read_text(encoding="utf-8").strip()
+
+
+def import_closure(root: Path, package: str, module: str) -> list[Path]:
+    """Files of `package` that importing `package.module` reads, by their import statements; the package itself too.
+
+    Only those decide the checkpoint: an edit of the engine's server must not make a new one.
+    """
+    directory = root / package
+    found: dict[str, Path] = {}
+    queue = ["__init__", module]
+    while queue:
+        name = queue.pop()
+        path = directory / f"{name}.py"
+        if name in found or not path.is_file():
+            continue
+        found[name] = path
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            queue.extend(_imported(node, package))
+    return sorted(found.values())
+
+
+def _imported(node: ast.AST, package: str) -> list[str]:
+    """Top-level modules of `package` that an import statement names, absolute or relative."""
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            base = f"{package}.{base}".rstrip(".")
+        names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    else:
+        return []
+    return [name.split(".")[1] for name in names if name.startswith(f"{package}.")]
+
+
+def _missing(path: Path) -> TrisparkError:
+    return TrisparkError(
+        "TS-LAB-SOURCE",
+        "a source that the lab is made of is missing",
+        where=str(path),
+        remedy="restore it from git",
+    )

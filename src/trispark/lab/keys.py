@@ -1,0 +1,64 @@
+"""SSH keys of one lab: a client key, a host key for each node, known_hosts. Made once, removed by `lab down`."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
+
+from trispark.lab.files import write_atomic
+from trispark.lab.layout import Layout
+
+HOST_KEY = "ssh_host_ed25519_key"
+
+
+def ensure_keys(directory: Path, layout: Layout) -> str:
+    """Make what is missing below `directory`; returns a hash over all public keys, which the nodes carry.
+
+    Layout: id_ed25519(.pub), known_hosts, and for each node a directory NODE/ with its host key and authorized_keys,
+    which is mounted into the node.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    directory.chmod(0o700)
+    client = _key(directory / "id_ed25519", "trispark-lab")
+    known, publics = [], [client]
+    for node in layout.nodes:
+        home = directory / node.name
+        home.mkdir(exist_ok=True)
+        home.chmod(0o700)
+        host = _key(home / HOST_KEY, node.name)
+        write_atomic(home / "authorized_keys", client + "\n", mode=0o644)
+        kind, value = host.split()[:2]
+        known.append(f"[{node.loopback}]:{node.ssh_port} {kind} {value}")
+        publics.append(host)
+    write_atomic(directory / "known_hosts", "\n".join(known) + "\n", mode=0o644)
+    return hashlib.sha256("\n".join(publics).encode()).hexdigest()[:16]
+
+
+def _key(path: Path, comment: str) -> str:
+    """Public key of the pair at `path`, made when either half is missing; the private half is renamed last."""
+    public = path.with_name(path.name + ".pub")
+    if not (path.is_file() and public.is_file()):
+        work = path.with_name(path.name + ".partial")
+        for leftover in (path, public, work, work.with_name(work.name + ".pub")):
+            leftover.unlink(missing_ok=True)
+        subprocess.run(
+            [
+                shutil.which("ssh-keygen") or "ssh-keygen",
+                "-q",
+                "-t",
+                "ed25519",
+                "-N",
+                "",
+                "-C",
+                comment,
+                "-f",
+                str(work),
+            ],
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
+        work.with_name(work.name + ".pub").replace(public)
+        work.replace(path)
+    return public.read_text(encoding="utf-8").strip()

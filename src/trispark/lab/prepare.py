@@ -1,0 +1,73 @@
+"""Makes what must exist before playbooks/lab_up.yml: bases, packages, checkpoint, agent, keys, build contexts."""
+
+from __future__ import annotations
+
+import fcntl
+import platform
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from trispark.errors import TrisparkError
+from trispark.lab.bases import ensure_bases, load_recipes
+from trispark.lab.engine_api import EngineApi, connect
+from trispark.lab.images import ensure_contexts
+from trispark.lab.inputs import ensure_agent, ensure_checkpoint, ensure_site_packages
+from trispark.lab.keys import ensure_keys
+from trispark.lab.layout import Paths, load_layout
+from trispark.lab.prepared import Prepared, save_prepared
+from trispark.lab.tools import PACKAGES, Say, ensure_programs
+
+MACHINES = ("x86_64", "aarch64")
+
+
+def prepare(repo: Path, say: Say, client: EngineApi | None = None) -> None:
+    """Make or find everything and write `.trispark/lab/prepared.json`; a second call changes nothing.
+
+    What is complete is kept, whatever an interrupted call left is made again. Only the bootstrap needs root (or sudo).
+    """
+    paths = Paths(repo.resolve())
+    machine = platform.machine()
+    if machine not in MACHINES:
+        raise TrisparkError(
+            "TS-LAB-MACHINE", "the lab runs on two architectures", expected=", ".join(MACHINES), observed=machine
+        )
+    layout = load_layout(paths.repo)
+    engine = client if client is not None else connect()
+    for directory in (paths.cache, paths.cache / "registry", paths.state):
+        directory.mkdir(parents=True, exist_ok=True)
+    with _cache_lock(paths, say):
+        ensure_programs(PACKAGES, say)
+        recipes = load_recipes(paths.repo, machine)
+        # One bootstrap keeps one core busy; the rest fits on the other.
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            bases = pool.submit(ensure_bases, paths, engine, recipes, say)
+            site_packages = ensure_site_packages(paths, machine, say)
+            checkpoint = ensure_checkpoint(paths, say)
+            agent, agent_sha256 = ensure_agent(paths)
+            keys = ensure_keys(paths.ssh, layout)
+            images = ensure_contexts(paths, bases.result(), site_packages)
+        save_prepared(
+            paths.prepared,
+            Prepared(
+                images=images,
+                bases=bases.result(),
+                checkpoint=str(checkpoint),
+                agent=str(agent),
+                agent_sha256=agent_sha256,
+                keys=keys,
+            ),
+        )
+
+
+@contextmanager
+def _cache_lock(paths: Paths, say: Say) -> Iterator[None]:
+    """One preparation at a time for each checkout; the kernel drops the lock of a killed one."""
+    with (paths.cache / "lock").open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another preparation in this checkout")
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,121 @@
+"""What `./trispark lab status` and `./trispark lab shell` need; reads only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trispark.errors import TrisparkError
+from trispark.lab import LAB_VERSION
+from trispark.lab.engine_api import EngineApi, Json
+from trispark.lab.layout import (
+    LABEL_LAB,
+    LABEL_ROOT,
+    LABEL_VERSION,
+    REGISTRY_CONTAINER,
+    Layout,
+    Node,
+    Paths,
+    load_layout,
+    root_id,
+)
+from trispark.lab.observe import engine_versions, observe
+
+REPO = Path(__file__).resolve().parents[3]
+
+
+def lab_status(client: EngineApi, repo: Path = REPO) -> dict[str, Any]:
+    """One object: state up|partial|down|foreign, version, root, nodes (state, addresses, engine), registry, images.
+
+    `engine` is the version of the node's own Docker Engine, null when it does not answer. `up` means that every
+    container of this checkout's lab runs and every engine answers; `foreign` that something else has one of the names.
+    """
+    paths = Paths(repo.resolve())
+    layout, root = load_layout(paths.repo), root_id(paths.repo)
+    names = (*(node.name for node in layout.nodes), REGISTRY_CONTAINER)
+    observed = observe(client, frozenset(names))
+    containers = {str(each["Name"]).lstrip("/"): each for each in observed.containers}
+    ours = {name: each for name, each in containers.items() if name in names and _label(each, LABEL_ROOT) == root}
+    running = {name for name, each in ours.items() if each["State"]["Status"] == "running"}
+    asked = tuple(node.name for node in layout.nodes if node.name in running)
+    engines = engine_versions(client, asked)
+    networks = sorted(
+        str(each["Name"])
+        for each in observed.networks
+        if (each.get("Labels") or {}).get(LABEL_LAB) == "1" and (each.get("Labels") or {}).get(LABEL_ROOT) == root
+    )
+    nodes = {node.name: _node(node, ours.get(node.name), engines.get(node.name, "")) for node in layout.nodes}
+    if set(containers) & set(names) - set(ours):
+        state = "foreign"
+    elif not ours and not networks:
+        state = "down"
+    elif running == set(names) and all(engines.values()) and set(networks) == set(layout.networks()):
+        state = "up"
+    else:
+        state = "partial"
+    return {
+        "state": state,
+        "version": next((_label(each, LABEL_VERSION) for each in ours.values()), None),
+        "expected_version": LAB_VERSION,
+        "root": root,
+        "nodes": nodes,
+        "registry": _state(ours.get(REGISTRY_CONTAINER)),
+        "networks": networks,
+        "images": _images(paths.images_yml),
+        "foreign": sorted(set(containers) & set(names) - set(ours)),
+    }
+
+
+def shell_command(node: str, repo: Path = REPO) -> list[str]:
+    """`ssh` command line for a shell on `node` with the lab's key and pinned host key; TS-LAB-NAME, TS-LAB-DOWN."""
+    paths = Paths(repo.resolve())
+    layout = load_layout(paths.repo)
+    found = _find(layout, node)
+    key = paths.ssh / "id_ed25519"
+    if not key.is_file():
+        raise TrisparkError("TS-LAB-DOWN", "there is no lab", where=str(key), remedy="./trispark lab up")
+    return [
+        "ssh",
+        *("-F", "/dev/null", "-i", str(key), "-p", str(found.ssh_port)),
+        *("-o", "StrictHostKeyChecking=yes", "-o", f'UserKnownHostsFile="{paths.ssh / "known_hosts"}"'),
+        *("-o", "GlobalKnownHostsFile=/dev/null", "-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none"),
+        *("-o", "ConnectTimeout=5", f"trispark@{found.loopback}"),
+    ]
+
+
+def _find(layout: Layout, node: str) -> Node:
+    for each in layout.nodes:
+        if each.name == node:
+            return each
+    names = ", ".join(each.name for each in layout.nodes)
+    raise TrisparkError("TS-LAB-NAME", "no such lab node", expected=names, observed=node, remedy="name one of them")
+
+
+def _node(node: Node, container: Json | None, engine: str) -> dict[str, Any]:
+    return {
+        "rank": node.rank,
+        "state": _state(container),
+        "engine": engine or None,
+        "ssh": f"{node.loopback}:{node.ssh_port}",
+        "address": node.address,
+        "links": {str(link.peer): link.local for link in node.links},
+    }
+
+
+def _state(container: Json | None) -> str:
+    return "absent" if container is None else str(container["State"]["Status"])
+
+
+def _label(container: Json, label: str) -> str | None:
+    value = (container["Config"].get("Labels") or {}).get(label)
+    return None if value is None else str(value)
+
+
+def _images(path: Path) -> dict[str, str]:
+    """Contents of images.yml; empty before the first `up`."""
+    if not path.is_file():
+        return {}
+    loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return {str(key): str(value) for key, value in loaded.items()} if isinstance(loaded, dict) else {}

@@ -1,0 +1,120 @@
+"""Plain YAML files and the models that check them: duplicate keys, surplus keys and wrong types are refused by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from trispark.errors import TrisparkError
+
+
+class Strict(BaseModel):
+    """Base of every file model: immutable, no surplus keys, no silent conversion of types."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Opaque:
+    """A value with a tag of someone else (for instance `!vault`); only its presence is known."""
+
+    def __init__(self, tag: str) -> None:
+        self.tag = tag
+
+    def __repr__(self) -> str:
+        return f"a value tagged {self.tag}"
+
+
+def _not_json(value: object) -> dict[str, str]:
+    """A date or a tagged value: an object that no scalar field accepts."""
+    return {"value": repr(value)}
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader which refuses a key that appears twice and keeps unknown tags opaque."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                raise _bad_key(key_node, "merge keys are not plain YAML")
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str | int | float | bool):
+                raise _bad_key(key_node, "a key must be a scalar")
+            if key in seen:
+                raise _bad_key(key_node, f"the key {key!r} appears twice")
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+def _bad_key(node: yaml.Node, problem: str) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+def _opaque(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> Opaque:
+    return Opaque(f"!{suffix}")
+
+
+_Loader.add_multi_constructor("!", _opaque)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file. Raises TS-YAML-MISSING, TS-YAML-READ, TS-YAML-SYNTAX or TS-YAML-SHAPE."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise TrisparkError("TS-YAML-MISSING", "a file is missing", where=str(path), expected="a YAML file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise TrisparkError(
+            "TS-YAML-READ", "a file cannot be read", str(path), "readable UTF-8 text", str(error)
+        ) from None
+    try:
+        data = yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        where = str(path) if mark is None else f"{path} line {mark.line + 1}"
+        problem = getattr(error, "problem", None) or str(error)
+        raise TrisparkError(
+            "TS-YAML-SYNTAX", "the file is not plain YAML", where=where, expected="valid YAML", observed=str(problem)
+        ) from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise TrisparkError(
+            "TS-YAML-SHAPE",
+            "the file does not hold a mapping of names",
+            where=str(path),
+            expected="name: value",
+            observed=type(data).__name__,
+        )
+    return data
+
+
+def check_model(model: type[Model], data: Mapping[str, Any], where: str, error_id: str) -> Model:
+    """`data` as a model; an unknown key, else the first problem, becomes a TrisparkError with `error_id`.
+
+    It goes through JSON, where lists are what a tuple is made of, so that strict models stay strict for scalars.
+    """
+    try:
+        return model.model_validate_json(json.dumps(dict(data), default=_not_json))
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_context=False)
+        first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
+        key = ".".join(str(part) for part in first["loc"]) or "(whole file)"
+        if first["type"] == "extra_forbidden":
+            what, expected, observed = f"unknown key {key}", "a key of the schema", key
+        elif first["type"] == "missing":
+            what, expected, observed = f"the key {key} is missing", key, "nothing"
+        else:
+            what, expected, observed = f"the value of {key} is wrong", first["msg"], repr(first["input"])[:120]
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise TrisparkError(
+            error_id, what + more, where=where, expected=expected, observed=observed, remedy=f"correct {where}"
+        ) from None

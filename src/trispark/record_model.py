@@ -1,0 +1,254 @@
+"""The shape of a record; schemas/record.schema.json is made from it. Another shape is a new schema_version."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+SCHEMA_VERSION: Final = 1
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Generation = Annotated[str, Field(pattern=r"^g[0-9a-f]{16}$")]
+RecordId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
+Scalar = int | float | str | bool | None
+
+
+class Part(BaseModel):
+    """Base of every part of a record."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Previous(Part):
+    """The record before this one in the site's chain."""
+
+    seq: Annotated[int, Field(ge=1)]
+    hash: Hash
+
+
+class Project(Part):
+    """The tree that made the record."""
+
+    version: str
+    commit: str | None
+    dirty: bool
+
+
+class Requested(Part):
+    """What was asked for, before anything was resolved."""
+
+    stage: str | None = None
+    feature: str | None = None
+    arm: Literal["baseline", "candidate"] | None = None
+    trial: str | None = None
+    overrides: dict[str, str] = Field(default_factory=dict)
+    purpose: str
+
+
+class Mount(Part):
+    """A mount of the engine's container."""
+
+    source: str
+    target: str
+    read_only: bool
+
+
+class ResolvedRank(Part):
+    """What one rank was to run. `env_withheld`: names of variables whose value may not be recorded."""
+
+    rank: Annotated[int, Field(ge=0)]
+    node: str
+    env: dict[str, str]
+    env_withheld: list[str]
+    command: list[str]
+    mounts: list[Mount]
+
+
+class Resolved(Part):
+    """The resolved configuration, as far as it may be recorded. `changed_keys`: settings unlike the baseline's."""
+
+    generation: Generation
+    engine: str
+    image: str
+    settings: dict[str, Scalar]
+    settings_withheld: list[str]
+    adapters: dict[str, Hash]
+    changed_keys: list[str]
+    ranks: list[ResolvedRank]
+
+
+class EngramLayer(Part):
+    """One layer as the log of a rank shows it; None where no line was seen."""
+
+    layer: int
+    packed: bool | None
+    first_row: int | None
+    end_row: int | None
+    lookups: int
+    reads: int
+
+
+class Versions(Part):
+    """Versions read on the node and inside the container; None where unknown."""
+
+    engine: str | None = None
+    packages: dict[str, str | None] = Field(default_factory=dict)
+    kernel: str | None = None
+    kernel_packages: dict[str, str] = Field(default_factory=dict)
+
+
+class ObservedRank(Part):
+    """What one rank really ran, read by the node agent. A rank that was not observed has nothing but its name."""
+
+    rank: Annotated[int, Field(ge=0)]
+    node: str
+    seen: bool
+    container_id: str | None = None
+    image_id: str | None = None
+    image_ref: str | None = None
+    image_digests: list[str] = Field(default_factory=list)
+    started_at: str | None = None
+    env: dict[str, str] = Field(default_factory=dict)
+    env_withheld: list[str] = Field(default_factory=list)
+    command: list[str] = Field(default_factory=list)
+    mounts: list[Mount] = Field(default_factory=list)
+    adapters: dict[str, str] = Field(default_factory=dict)
+    versions: Versions = Field(default_factory=Versions)
+    engram: list[EngramLayer] = Field(default_factory=list)
+
+
+class EngineShape(Part):
+    """The shape of the engine as it reports it; None where it did not say."""
+
+    tp_size: int | None = None
+    ep_size: int | None = None
+    block_size: int | None = None
+    verify_tokens: int | None = None
+    graph_batch_sizes: list[int] | None = None
+    max_running_requests: int | None = None
+    max_total_tokens: int | None = None
+    chunked_prefill_size: int | None = None
+    context_length: int | None = None
+    mem_fraction_static: float | None = None
+    cache_gib: float | None = None
+
+
+class Observed(Part):
+    """Everything observed, apart from measurements."""
+
+    engine: EngineShape
+    ranks: list[ObservedRank]
+
+
+class Timings(Part):
+    """UTC times (ISO 8601) and the seconds of each phase, in order."""
+
+    started_at: str
+    ended_at: str
+    phases: dict[str, float]
+
+
+class Gate(Part):
+    """One judged gate."""
+
+    check_id: str
+    rank: int | None
+    ok: bool
+    expected: str
+    observed: str
+    remedy: str
+
+
+class Bench(Part):
+    """Raw results of the load client and what benchstats makes of them."""
+
+    requests: list[dict[str, Any]]
+    waves: list[dict[str, Any]]
+    server_info: list[dict[str, Any]] | dict[str, Any] | None
+    summary: dict[str, Any]
+
+
+class BootOutcome(Part):
+    """valid: all gates passed; invalid: it ran, but a gate failed; failed: it did not become ready."""
+
+    state: Literal["valid", "invalid", "failed"]
+    reason: str
+    good: bool
+
+
+class BootRecord(Part):
+    """One boot."""
+
+    schema_version: Literal[1]
+    kind: Literal["boot"]
+    seq: Annotated[int, Field(ge=1)]
+    id: RecordId
+    site: str
+    previous: Previous | None
+    project: Project
+    boot_id: str
+    epoch: Annotated[int, Field(ge=0)]
+    requested: Requested
+    resolved: Resolved
+    observed: Observed
+    timings: Timings
+    gates: list[Gate]
+    bench: Bench | None
+    outcome: BootOutcome
+
+
+class TrialBoot(Part):
+    """A boot of a trial, by its record."""
+
+    arm: Literal["baseline", "candidate"]
+    boot_id: str
+    generation: Generation
+    seq: Annotated[int, Field(ge=1)]
+    hash: Hash
+    valid: bool
+
+
+class TrialResolved(Part):
+    """The two arms and the declared difference."""
+
+    baseline: Generation
+    candidate: Generation
+    changed: dict[str, dict[str, Scalar]]
+
+
+class Ratio(Part):
+    """A metric in both arms."""
+
+    baseline: float
+    candidate: float
+    ratio: float | None
+
+
+class TrialOutcome(Part):
+    """The verdict, and which generation serves afterwards."""
+
+    verdict: Literal["KEEP", "REJECT", "INCONCLUSIVE"]
+    reason: str
+    differences: dict[str, Ratio]
+    restored: Generation | None
+
+
+class TrialRecord(Part):
+    """One trial; its boots are records of their own."""
+
+    schema_version: Literal[1]
+    kind: Literal["trial"]
+    seq: Annotated[int, Field(ge=1)]
+    id: RecordId
+    site: str
+    previous: Previous | None
+    project: Project
+    requested: Requested
+    resolved: TrialResolved
+    boots: list[TrialBoot]
+    timings: Timings
+    outcome: TrialOutcome
+
+
+class Record(RootModel[Annotated[BootRecord | TrialRecord, Field(discriminator="kind")]]):
+    """A record of either kind."""

@@ -1,0 +1,95 @@
+"""What a playbook says at its end: lines for people, and a dictionary for the caller (`published`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trispark.benchstats import summarize
+from trispark.records import RecordCache
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Report:
+    """`failure_line` is empty unless the playbook has to end with it."""
+
+    lines: list[str]
+    published: dict[str, Any]
+    failure_line: str = ""
+
+
+def record_path(cache: RecordCache, record: Record, root: Path) -> str:
+    """The cached record's file, relative to the project."""
+    path = cache.directory / f"{record['seq']:06d}-{record['id']}.json"
+    return str(path.resolve().relative_to(root.resolve()))
+
+
+def stage_a(record: Record, path: str) -> Report:
+    """Packed state of every rank and layer, and the baseline's C1 and C4. `c1_tok_s` is prose, the review's C1."""
+    metrics = summarize(record["bench"]).metrics() if record["bench"] else {}
+    ranks = record["observed"]["ranks"]
+    packed = all(rank["engram"] and all(layer["packed"] for layer in rank["engram"]) for rank in ranks)
+    lines = [f"boot {record['boot_id']}: {record['outcome']['state']}, generation {record['resolved']['generation']}"]
+    for rank in ranks:
+        for layer in rank["engram"]:
+            lines.append(
+                f"rank {rank['rank']} layer {layer['layer']}: packed={layer['packed']} "
+                f"rows [{layer['first_row']},{layer['end_row']}) lookups {layer['lookups']} reads {layer['reads']}"
+            )
+    lines += [f"{name}: {value:.3g}" for name, value in sorted(metrics.items())]
+    published = {
+        "packed_ok": packed,
+        "boot_id": record["boot_id"],
+        "c1_tok_s": metrics.get("c1-prose.decode_tps"),
+        "c4_tok_s": metrics.get("c4.agg_tps"),
+        "metrics": metrics,
+        "record": path,
+    }
+    return Report(lines, {"stage_a": published})
+
+
+def trial(record: Record, path: str, boots: Sequence[Record], boot_paths: list[str]) -> Report:
+    """The verdict, the differences as ratios, and the candidate's failure when it had one."""
+    outcome = record["outcome"]
+    feature = record["requested"]["feature"]
+    lines = [f"{feature}: {outcome['verdict']}: {outcome['reason']}"]
+    for name, ratio in outcome["differences"].items():
+        shown = f"{ratio['ratio']:.3f}" if ratio["ratio"] is not None else "no ratio"
+        lines.append(f"{name}: baseline {ratio['baseline']:.4g}, candidate {ratio['candidate']:.4g}, ratio {shown}")
+    restored = outcome["restored"]
+    lines.append(f"the baseline {restored} serves again" if restored else "the baseline is NOT restored")
+    failed = [boot for boot in boots if boot["outcome"]["state"] != "valid"]
+    published = {
+        "feature": feature,
+        "verdict": outcome["verdict"],
+        "reason": outcome["reason"],
+        "differences": outcome["differences"],
+        "restored": restored,
+        "record": path,
+    }
+    failure = f"TS-TRIAL-BOOT: {failed[0]['boot_id']}: {failed[0]['outcome']['reason']}" if failed else ""
+    return Report(lines, {"trial": published, "records": [*boot_paths, path]}, failure)
+
+
+def rollback(record: Record, path: str) -> Report:
+    """Seconds from the first look at the nodes to the last gate."""
+    seconds = record["timings"]["phases"]["total"]
+    generation = record["resolved"]["generation"]
+    verified = record["outcome"]["state"] == "valid"
+    published = {"seconds": seconds, "verified": verified, "generation": generation, "record": path}
+    return Report([f"{generation} serves again and passed its gates after {seconds} s"], {"rollback": published})
+
+
+def status(answers: Mapping[str, Mapping[str, Any]]) -> Report:
+    """Each node's own answer, or that it cannot be reached."""
+    nodes: dict[str, Any] = {}
+    for node, answer in answers.items():
+        if answer.get("unreachable") or "answer" not in answer:
+            nodes[node] = {"reachable": False, "reason": " ".join(str(answer.get("msg", "no answer")).split())}
+        else:
+            nodes[node] = {"reachable": True, **answer["answer"]}
+    return Report([], {"status": {"nodes": nodes}})

@@ -1,0 +1,470 @@
+"""The resolver: baseline, feature, site and node become one resolved configuration with all of its files.
+
+resolved (JSON, hashed to the generation id; no boot id, epoch, time or feature name in it):
+    schema_version 1, site, engine, image, settings {NAME: typed value}, adapters {path: sha256},
+    launch {container options, rendezvous ports, health URL, what to observe},
+    ranks [{rank, node, env {str: str}, command [str], mounts [{source, target, read_only}]}]
+The spec of a node is a pure function of `resolved`, so equal ids mean equal specs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from trispark.adapters import read_adapters
+from trispark.allowlist import Scope, Support, Value, Variable, format_value
+from trispark.canonical import generation_id, text_sha256
+from trispark.catalog import DIRECTORY, Catalog, Engine, EvidenceRule
+from trispark.errors import TrisparkError
+from trispark.render import ARGS_FILE, ENV_FILE, Templates, parse_args, parse_env
+from trispark.site import Node, Site
+
+RESOLVED_VERSION: Final = 1
+SPEC_VERSION: Final = 1
+CONTAINER_NAME: Final = "trispark-engine"
+PORT_TOKEN: Final = "{rendezvous_port}"
+GENERATION_TOKEN: Final = "{generation}"
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """A resolved configuration and all that is made from it.
+
+    id          generation id
+    resolved    the hashed JSON object
+    specs       {node: spec.json for the node agent}
+    files       {node: {"engine.env": text, "launch.args": text}}
+    adapters    {path below adapters/: text}; empty when restored from a node's copy
+    changed_keys  settings by which it differs from the baseline, sorted
+    feature     the feature it was asked for, or None
+    evidence    what its logs must and must not show
+    """
+
+    id: str
+    resolved: dict[str, Any]
+    specs: dict[str, dict[str, Any]]
+    files: dict[str, dict[str, str]]
+    adapters: dict[str, str]
+    changed_keys: tuple[str, ...] = ()
+    feature: str | None = None
+    evidence: tuple[EvidenceRule, ...] = field(default=())
+
+    @property
+    def nodes(self) -> dict[int, str]:
+        """{rank: node name}."""
+        return {rank["rank"]: rank["node"] for rank in self.resolved["ranks"]}
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """Typed settings common to all ranks."""
+        settings: dict[str, Value] = self.resolved["settings"]
+        return settings
+
+    @property
+    def image_digest(self) -> str:
+        """`sha256:...` of the engine image."""
+        return str(self.resolved["image"]).partition("@")[2]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs between two resolved configurations, as names for a message; empty when nothing does."""
+
+    settings: dict[str, tuple[Value | None, Value | None]]
+    other: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.settings or self.other)
+
+
+def resolve(
+    site: Site,
+    catalog: Catalog,
+    feature: str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    root: Path = Path(),
+) -> Resolution:
+    """The configuration of `site` with `feature` (None: the baseline) and what-if `overrides` that hold in both arms.
+
+    `root` is the project's directory (adapters/, templates/). Overrides are strings, parsed by the declared type.
+    With a feature the one-change rule is judged from the two resolved configurations. Errors: TS-ENV-*, TS-PLAN-*,
+    TS-FEATURE-*, TS-SITE-*, TS-ADAPTER-*, TS-RENDER-*.
+    """
+    catalog.refuse_misplaced(site.other_keys)
+    adapters = read_adapters(root)
+    templates = Templates(root)
+    common = _base_settings(site, catalog, overrides or {})
+    if feature is None:
+        baseline = _build(site, catalog, templates, common, adapters)
+        return _finished(baseline, catalog, adapters, (), None)
+    entry = catalog.require_available(feature)
+    if entry.sweep is not None:
+        raise TrisparkError(
+            "TS-FEATURE-SWEEP",
+            f"{feature} is a sweep, which this version cannot run",
+            where=f"{DIRECTORY}/features.yml",
+        )
+    sets = catalog.sets_of(feature)
+    for name in sets:
+        if overrides and name in overrides:
+            raise _misplaced(name, f"it is what {feature} sets")
+        _require_effect(catalog, name, sets[name], site.engine, f"feature {feature}")
+    for path in entry.adapters:
+        if path not in adapters:
+            raise TrisparkError(
+                "TS-FEATURE-ADAPTER",
+                f"{feature} needs an adapter that is not there",
+                where="adapters/",
+                expected=path,
+                observed=", ".join(adapters) or "nothing",
+            )
+    candidate_settings = {**common, **sets}
+    _check_relations(catalog, feature, candidate_settings)
+    baseline = _build(site, catalog, templates, common, adapters)
+    candidate = _build(site, catalog, templates, candidate_settings, adapters)
+    check_one_change(baseline, candidate, catalog, feature)
+    return _finished(candidate, catalog, adapters, tuple(sorted(sets)), feature)
+
+
+def restore(resolved: Mapping[str, Any], catalog: Catalog, root: Path) -> Resolution:
+    """A resolution from a node's `resolved.json`, for gates and records after a rollback; without adapter texts."""
+    plain = dict(resolved)
+    if plain.get("schema_version") != RESOLVED_VERSION:
+        raise TrisparkError(
+            "TS-RESOLVED-VERSION",
+            "the resolved configuration has another version",
+            expected=str(RESOLVED_VERSION),
+            observed=str(plain.get("schema_version")),
+        )
+    templates = Templates(root)
+    files = {
+        rank["node"]: {ENV_FILE: templates.render_env(rank["env"]), ARGS_FILE: templates.render_args(rank["command"])}
+        for rank in plain["ranks"]
+    }
+    identity = generation_id(plain)
+    settings = plain["settings"]
+    changed = sorted(name for name, value in catalog.baseline.items() if name in settings and settings[name] != value)
+    specs = {rank["node"]: make_spec(identity, plain, rank["rank"]) for rank in plain["ranks"]}
+    rules = catalog.evidence_rules(settings, len(plain["ranks"]))
+    return Resolution(identity, plain, specs, files, {}, tuple(changed), None, rules)
+
+
+def compare(first: Resolution, second: Resolution) -> Difference:
+    """All by which two configurations differ: settings, and the names of everything else (image, adapters, ranks)."""
+    a, b = first.resolved, second.resolved
+    names = sorted(set(a["settings"]) | set(b["settings"]))
+    settings = {
+        name: (a["settings"].get(name), b["settings"].get(name))
+        for name in names
+        if a["settings"].get(name) != b["settings"].get(name)
+    }
+    other = [
+        key
+        for key in sorted(set(a) | set(b))
+        if key not in ("settings", "adapters", "ranks") and a.get(key) != b.get(key)
+    ]
+    for path in sorted(set(a["adapters"]) | set(b["adapters"])):
+        if a["adapters"].get(path) != b["adapters"].get(path):
+            other.append(f"adapters/{path}")
+    ranks_a, ranks_b = ({rank["rank"]: rank for rank in side["ranks"]} for side in (a, b))
+    for rank in sorted(set(ranks_a) | set(ranks_b)):
+        if rank not in ranks_a or rank not in ranks_b:
+            other.append(f"rank {rank}")
+            continue
+        other += _rank_difference(rank, ranks_a[rank], ranks_b[rank])
+    return Difference(settings, tuple(other))
+
+
+def check_one_change(baseline: Resolution, candidate: Resolution, catalog: Catalog, feature: str) -> Difference:
+    """Raises TS-PLAN-ONECHANGE unless the two differ in exactly what the feature sets; returns the difference."""
+    difference = compare(baseline, candidate)
+    sets = catalog.sets_of(feature)
+    allowed = {f"{name} of rank {rank}" for name in _delivery_names(catalog, sets) for rank in baseline.nodes}
+    surplus = sorted(set(difference.settings) - set(sets)) + [name for name in difference.other if name not in allowed]
+    unchanged = sorted(set(sets) - set(difference.settings))
+    wrong = sorted(name for name in set(sets) & set(difference.settings) if difference.settings[name][1] != sets[name])
+    if surplus or unchanged or wrong:
+        if surplus:
+            what, observed = f"{surplus[0]} differs too", ", ".join(surplus)
+        elif unchanged:
+            what, observed = f"{unchanged[0]} has that value in the baseline already", ", ".join(unchanged)
+        else:
+            what, observed = f"{wrong[0]} has another value than the feature sets", ", ".join(wrong)
+        raise TrisparkError(
+            "TS-PLAN-ONECHANGE",
+            f"the candidate of {feature} is not one change: {what}",
+            where=f"{baseline.id} and {candidate.id}",
+            expected=", ".join(f"{name}={format_value(value)}" for name, value in sorted(sets.items()))
+            + " and nothing else",
+            observed=observed,
+            remedy="plan both arms from the same site, image, adapters and overrides",
+        )
+    return difference
+
+
+def make_spec(identity: str, resolved: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    """spec.json of one rank, a function of the resolved configuration alone."""
+    own = next(entry for entry in resolved["ranks"] if entry["rank"] == rank)
+    launch = resolved["launch"]
+    return {
+        "spec_version": SPEC_VERSION,
+        "generation": identity,
+        "rank": rank,
+        "world_size": len(resolved["ranks"]),
+        "rendezvous_ports": list(launch["rendezvous_ports"]),
+        "container": {
+            "name": CONTAINER_NAME,
+            "image": resolved["image"],
+            "command": list(own["command"]),
+            "env": dict(own["env"]),
+            "mounts": [dict(mount) for mount in own["mounts"]],
+            **launch["container"],
+        },
+        "ready": {"url": launch["ready_url"]},
+        "observe": {"packages": list(launch["packages"]), "version_command": list(launch["version_command"])},
+    }
+
+
+def _finished(
+    built: Resolution, catalog: Catalog, adapters: dict[str, str], changed: tuple[str, ...], feature: str | None
+) -> Resolution:
+    rules = catalog.evidence_rules(built.settings, len(built.nodes))
+    return Resolution(built.id, built.resolved, built.specs, built.files, adapters, changed, feature, rules)
+
+
+def _base_settings(site: Site, catalog: Catalog, overrides: Mapping[str, str]) -> dict[str, Value]:
+    """Typed values of all variables common to the ranks that this site's engine is given."""
+    if site.engine not in catalog.engines:
+        raise TrisparkError(
+            "TS-SITE-ENGINE",
+            "the site names an engine that this version cannot run",
+            where=str(site.path),
+            expected="one of " + ", ".join(catalog.engines),
+            observed=site.engine,
+        )
+    settings: dict[str, Value] = {}
+    for variable in catalog.allowlist.variables():
+        if variable.scope is Scope.RANK or variable.support(site.engine) is Support.REFUSED:
+            continue
+        if variable.source == "baseline":
+            value = catalog.baseline[variable.name]
+        else:
+            value = variable.check(_site_value(site, variable), f"{site.path} ({variable.source})")
+        _require_inert_value(variable, value, site.engine, f"{DIRECTORY}/baseline.yml")
+        settings[variable.name] = value
+    for name in sorted(overrides):
+        where = f"override {name}"
+        probe = {name: overrides[name]}
+        catalog.refuse_excluded(probe, where)
+        variable = catalog.allowlist.require(name, where)
+        if variable.source != "baseline":
+            raise _misplaced(name, f"its value comes from {variable.source}")
+        if not isinstance(overrides[name], str):
+            raise TrisparkError(
+                "TS-ENV-TYPE", f"the override {name} is not a string", where, "a string", repr(probe[name])
+            )
+        value = variable.parse(overrides[name], where)
+        _require_effect(catalog, name, value, site.engine, where)
+        settings[name] = value
+    return settings
+
+
+def _site_value(site: Site, variable: Variable) -> object:
+    if variable.source == "head.rendezvous":
+        return f"{site.head.address}:{PORT_TOKEN}"
+    key = variable.source.removeprefix("site.")
+    if key not in type(site).model_fields:
+        raise TrisparkError(
+            "TS-CATALOG-REFERENCE",
+            f"{variable.name} takes its value from {variable.source}, which no site has",
+            where=f"{DIRECTORY}/env_allowlist.yml",
+        )
+    return getattr(site, key)
+
+
+def _require_effect(catalog: Catalog, name: str, value: Value, engine: str, where: str) -> None:
+    """A key that the engine refuses, or has no effect there, cannot be changed."""
+    variable = catalog.allowlist.require(name, where)
+    if variable.support(engine) is Support.REFUSED:
+        raise TrisparkError(
+            "TS-ENV-REFUSED",
+            f"{name} is refused by the engine {engine}",
+            where=where,
+            expected="a variable of that engine",
+            observed=name,
+        )
+    _require_inert_value(variable, value, engine, where)
+
+
+def _require_inert_value(variable: Variable, value: Value, engine: str, where: str) -> None:
+    if variable.support(engine) is not Support.INERT or variable.inert_value is None:
+        return
+    only = variable.check(variable.inert_value, f"{DIRECTORY}/env_allowlist.yml")
+    if value != only:
+        raise TrisparkError(
+            "TS-ENV-INERT",
+            f"{variable.name} has no effect in the engine {engine}, only its production value is accepted there",
+            where=where,
+            expected=format_value(only),
+            observed=variable.shown(value),
+        )
+
+
+def _check_relations(catalog: Catalog, feature: str, settings: Mapping[str, Value]) -> None:
+    entry = catalog.features[feature]
+    for other in entry.requires:
+        if not catalog.is_active(other, settings):
+            raise TrisparkError(
+                "TS-FEATURE-REQUIRES", f"{feature} needs {other}", where=f"{DIRECTORY}/features.yml", expected=other
+            )
+    for other in entry.excludes:
+        if catalog.is_active(other, settings):
+            raise TrisparkError(
+                "TS-FEATURE-EXCLUDES", f"{feature} cannot be combined with {other}", where=f"{DIRECTORY}/features.yml"
+            )
+
+
+def _build(
+    site: Site, catalog: Catalog, templates: Templates, settings: Mapping[str, Value], adapters: Mapping[str, str]
+) -> Resolution:
+    """Resolved configuration, files and specs. Env and command come from the parsed text of the rendered files."""
+    catalog.refuse_excluded(settings, "the resolved configuration")
+    if settings.get("TP_SIZE", site.world_size) != site.world_size:
+        raise TrisparkError(
+            "TS-PLAN-WORLD",
+            "TP_SIZE is not the number of ranks of the site",
+            where=str(site.path),
+            expected=str(site.world_size),
+            observed=str(settings.get("TP_SIZE")),
+        )
+    engine = catalog.engines[site.engine]
+    ranks: list[dict[str, Any]] = []
+    files: dict[str, dict[str, str]] = {}
+    for node in site.nodes:
+        env_text = templates.render_env(_rank_env(catalog, site, settings, node))
+        args_text = templates.render_args(_rank_command(catalog, site, engine, settings, node))
+        files[node.name] = {ENV_FILE: env_text, ARGS_FILE: args_text}
+        ranks.append(
+            {
+                "rank": node.rank,
+                "node": node.name,
+                "env": parse_env(env_text),
+                "command": parse_args(args_text),
+                "mounts": _mounts(site, engine),
+            }
+        )
+    resolved: dict[str, Any] = {
+        "schema_version": RESOLVED_VERSION,
+        "site": site.name,
+        "engine": site.engine,
+        "image": site.require_engine_image(),
+        "settings": dict(sorted(settings.items())),
+        "adapters": {path: text_sha256(text) for path, text in sorted(adapters.items())},
+        "launch": _launch(site, engine),
+        "ranks": ranks,
+    }
+    identity = generation_id(resolved)
+    specs = {node.name: make_spec(identity, resolved, node.rank) for node in site.nodes}
+    return Resolution(identity, resolved, specs, files, dict(adapters))
+
+
+def _launch(site: Site, engine: Engine) -> dict[str, Any]:
+    return {
+        "container": {
+            "network_mode": "host",
+            "ipc_mode": engine.ipc_mode,
+            "shm_size": engine.shm_size,
+            "ulimits": [limit.model_dump() for limit in engine.ulimits],
+            "devices": list(engine.devices),
+            "gpus": engine.gpus,
+            "privileged": engine.privileged,
+            "stop_timeout_s": math.ceil(site.stop_deadline_s),
+        },
+        "rendezvous_ports": list(site.rendezvous_ports),
+        "ready_url": f"http://127.0.0.1:{site.api_port}{engine.health_path}",
+        "packages": list(engine.packages),
+        "version_command": list(engine.version_command),
+    }
+
+
+def _mounts(site: Site, engine: Engine) -> list[dict[str, Any]]:
+    """All read-only: serving writes into none of them."""
+    pairs = (
+        (site.checkpoint_dir, site.checkpoint_mount),
+        (site.engram_dir, site.engram_mount),
+        (f"{GENERATION_TOKEN}/adapters", engine.adapters_mount),
+    )
+    return [{"source": source, "target": target, "read_only": True} for source, target in pairs]
+
+
+def _rank_env(catalog: Catalog, site: Site, settings: Mapping[str, Value], node: Node) -> dict[str, str]:
+    env: dict[str, str] = {}
+    for variable in catalog.allowlist.variables():
+        if not variable.env or variable.support(site.engine) is Support.REFUSED:
+            continue
+        value = settings[variable.name] if variable.scope is Scope.COMMON else node.rank
+        env[variable.name] = format_value(value)
+    return env
+
+
+def _rank_command(catalog: Catalog, site: Site, engine: Engine, settings: Mapping[str, Value], node: Node) -> list[str]:
+    """The engine's command and its flags, sorted by flag, each value in its own argument."""
+    command = list(engine.command)
+    flags = [variable for variable in catalog.allowlist.variables() if variable.flag is not None]
+    for variable in sorted(flags, key=lambda entry: entry.flag or ""):
+        if variable.flag is None or variable.support(site.engine) is Support.REFUSED:
+            continue
+        if variable.source == "rank.pair_links":
+            for link in node.pair_links:
+                command += [variable.flag, f"{link.peer}:{link.local}:{link.remote}"]
+        else:
+            value = settings[variable.name] if variable.scope is Scope.COMMON else node.rank
+            command += [variable.flag, format_value(value)]
+    return command
+
+
+def _rank_difference(rank: int, first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    names = [f"{name} of rank {rank}" for name in _differing(first["env"], second["env"])]
+    names += [f"{flag} of rank {rank}" for flag in _differing(_by_flag(first["command"]), _by_flag(second["command"]))]
+    names += [f"{key} of rank {rank}" for key in ("node", "mounts") if first[key] != second[key]]
+    return names
+
+
+def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    return sorted(name for name in set(first) | set(second) if first.get(name) != second.get(name))
+
+
+def _by_flag(command: list[str]) -> dict[str, list[str]]:
+    """Arguments grouped by the flag before them; the program itself under "command"."""
+    groups: dict[str, list[str]] = {"command": []}
+    current = "command"
+    for argument in command:
+        if argument.startswith("--"):
+            current = argument
+            groups.setdefault(current, []).append("")
+        else:
+            groups[current].append(argument)
+    return groups
+
+
+def _delivery_names(catalog: Catalog, sets: Mapping[str, Value]) -> set[str]:
+    names: set[str] = set()
+    for name in sets:
+        variable = catalog.allowlist.require(name, "one-change rule")
+        names |= ({name} if variable.env else set()) | ({variable.flag} if variable.flag else set())
+    return names
+
+
+def _misplaced(name: str, why: str) -> TrisparkError:
+    return TrisparkError(
+        "TS-PLAN-PLACE",
+        f"{name} cannot be overridden: {why}",
+        where=f"override {name}",
+        expected="a baseline key that no chosen feature sets",
+        observed=name,
+        remedy=f"remove the override {name}",
+    )

@@ -1,0 +1,220 @@
+"""Runs one playbook of this repository through ansible-runner and keeps its events below ``.trispark/runs/``."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from trispark.errors import TrisparkError
+from trispark.run_events import FailedEvent, PlaySeconds, QuietObserver, RunEvents, RunObserver
+
+INTERRUPT_GRACE_S = 20.0
+"""How long ansible-playbook may take to end after the first Ctrl-C before it is killed."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One finished run of a playbook.
+
+    ``status`` is successful, failed or interrupted; ``directory`` holds ``job_events/``, ``stdout`` and ``rc``;
+    ``published`` is the dictionary ``trispark`` that the playbook gave to ``set_stats``.
+    """
+
+    run_id: str
+    playbook: str
+    directory: Path
+    rc: int
+    status: str
+    seconds: float
+    stats: dict[str, dict[str, int]]
+    plays: list[PlaySeconds]
+    failures: list[FailedEvent]
+    unreachable: frozenset[str]
+    published: dict[str, Any]
+    changed: bool
+    last_play: str
+    last_task: str
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "successful"
+
+
+def new_run_id(playbook: str) -> str:
+    """Sorts by time; the random tail keeps two runs of one second apart."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    return f"{stamp}-{playbook.replace('/', '-')}-{secrets.token_hex(3)}"
+
+
+class Interrupts:
+    """First INT or TERM: ask ansible-playbook to end by itself. After the grace time, or at a second one: kill it."""
+
+    def __init__(
+        self, events: RunEvents, kill: Callable[[int, int], None] = os.kill, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._events = events
+        self._kill = kill
+        self._now = now
+        self._asked_at: float | None = None
+        self._insisted = False
+
+    @property
+    def interrupted(self) -> bool:
+        return self._asked_at is not None
+
+    def handle(self, _number: int = signal.SIGINT, _frame: FrameType | None = None) -> None:
+        """The signal handler."""
+        if self._asked_at is not None:
+            self._insisted = True
+            return
+        self._asked_at = self._now()
+        if self._events.pid is None:
+            self._insisted = True
+            return
+        try:
+            self._kill(self._events.pid, signal.SIGINT)
+        except ProcessLookupError:
+            self._insisted = True
+
+    def must_kill(self) -> bool:
+        """The cancel callback of ansible-runner, which kills the process group when it says true."""
+        return self._asked_at is not None and (self._insisted or self._now() - self._asked_at > INTERRUPT_GRACE_S)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Handle INT and TERM inside; the main thread only, as Python wants it."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        old = {number: signal.signal(number, self.handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+
+def playbook_environment(repo: Path, site: str, run_id: str) -> dict[str, str]:
+    """What is set for ansible-playbook beside the caller's environment."""
+    return {
+        "ANSIBLE_CONFIG": str(repo / "ansible.cfg"),
+        # ansible-runner switches host key checking off unless the environment says something.
+        "ANSIBLE_HOST_KEY_CHECKING": "True",
+        "ANSIBLE_FORCE_COLOR": "False",
+        "ANSIBLE_NOCOLOR": "True",
+        "TRISPARK_SITE": site,
+        "TRISPARK_RUN_ID": run_id,
+    }
+
+
+def run_playbook(
+    repo: Path,
+    name: str,
+    *,
+    site: str,
+    extra: Mapping[str, Any] | None = None,
+    check: bool = False,
+    diff: bool = False,
+    observer: RunObserver | None = None,
+) -> RunResult:
+    """Run ``playbooks/<name>.yml`` on ``inventory/<site>``; ``extra`` are -e values.
+
+    Raises TS-PLAY-UNKNOWN for a playbook that is not there. A failed run is a result, not an exception.
+    """
+    import ansible_runner
+
+    playbook = repo / "playbooks" / f"{name}.yml"
+    if not playbook.is_file():
+        known = sorted(path.stem for path in (repo / "playbooks").glob("*.yml"))
+        raise TrisparkError(
+            id="TS-PLAY-UNKNOWN",
+            what=f"no playbook {name}",
+            where="playbooks/",
+            expected=f"one of {', '.join(known)}",
+            observed=name,
+        )
+    run_id = new_run_id(name)
+    runs = repo / ".trispark" / "runs"
+    directory = runs / run_id
+    (directory / "env").mkdir(parents=True, mode=0o700)
+    # ansible-runner reads settings from this file only. One second is how late a Ctrl-C may be noticed.
+    (directory / "env" / "settings").write_text(json.dumps({"pexpect_timeout": 1}), encoding="utf-8")
+    events = RunEvents(observer or QuietObserver())
+    interrupts = Interrupts(events)
+
+    def take(event: dict[str, Any]) -> bool:
+        events.add(event)
+        return True
+
+    started = time.monotonic()
+    with interrupts.installed():
+        finished = ansible_runner.run(
+            private_data_dir=str(directory),
+            artifact_dir=str(runs),
+            ident=run_id,
+            project_dir=str(repo),
+            playbook=str(playbook),
+            inventory=str(repo / "inventory" / site),
+            envvars=playbook_environment(repo, site, run_id),
+            extravars=dict(extra or {}),
+            cmdline=" ".join(flag for flag, wanted in (("--check", check), ("--diff", diff)) if wanted) or None,
+            suppress_env_files=True,
+            fact_cache_type="memory",
+            quiet=True,
+            event_handler=take,
+            cancel_callback=interrupts.must_kill,
+        )
+    events.close()
+    _forget_environment(directory / "command")
+    rc = finished.rc if isinstance(finished.rc, int) else 254
+    status = "interrupted" if interrupts.interrupted and rc != 0 else "successful" if rc == 0 else "failed"
+    failures = events.failures
+    if rc != 0 and not failures and status == "failed":
+        failures = [FailedEvent("localhost", "ansible-playbook", _last_words(directory / "stdout", rc))]
+    return RunResult(
+        run_id=run_id,
+        playbook=name,
+        directory=directory,
+        rc=rc,
+        status=status,
+        seconds=round(time.monotonic() - started, 3),
+        stats=events.stats,
+        plays=events.plays,
+        failures=failures,
+        unreachable=frozenset(events.unreachable),
+        published=events.published,
+        changed=events.changed,
+        last_play=events.last_play,
+        last_task=events.last_task,
+    )
+
+
+def _forget_environment(command: Path) -> None:
+    """ansible-runner writes the caller's whole environment beside the events; only the command is worth keeping."""
+    try:
+        kept = json.loads(command.read_text(encoding="utf-8"))
+        kept.pop("env", None)
+        command.write_text(json.dumps(kept), encoding="utf-8")
+    except (OSError, ValueError):
+        command.unlink(missing_ok=True)
+
+
+def _last_words(stdout: Path, rc: int) -> str:
+    """What ansible-playbook said when it ended before any task: a syntax or inventory error."""
+    try:
+        lines = [line.strip() for line in stdout.read_text(encoding="utf-8", errors="replace").splitlines()]
+    except OSError:
+        lines = []
+    errors = [line for line in lines if line.startswith(("ERROR!", "[ERROR]"))]
+    said = errors or [line for line in lines if line]
+    return said[0] if errors else said[-1] if said else f"ended with exit status {rc}"

@@ -1,0 +1,1 @@
+"""The load client. It runs in a small pinned image on a node that is not the head, and needs aiohttp alone."""

@@ -1,0 +1,38 @@
+"""`python3 -m trispark_bench INPUT.json OUTPUT.json`: 0 with results, 1 for a failed run, 2 for a wrong input."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import aiohttp
+
+from trispark_bench.plan import BenchPlan, PlanError
+from trispark_bench.run import run_plan
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 2:
+        print("usage: python3 -m trispark_bench INPUT.json OUTPUT.json", file=sys.stderr)
+        return 2
+    source, target = Path(arguments[0]), Path(arguments[1])
+    try:
+        plan = BenchPlan.from_json(json.loads(source.read_text(encoding="utf-8")))
+    except (PlanError, OSError, ValueError) as error:
+        print(f"TS-BENCH-INPUT: {error}; where: {source}", file=sys.stderr)
+        return 2
+    try:
+        results = asyncio.run(asyncio.wait_for(run_plan(plan), plan.deadline_s))
+    except (RuntimeError, TimeoutError, aiohttp.ClientError) as error:
+        print(f"TS-BENCH-RUN: {type(error).__name__}: {error}; where: {plan.base_url}", file=sys.stderr)
+        return 1
+    temporary = target.with_suffix(".tmp")
+    temporary.write_text(json.dumps(results), encoding="utf-8")
+    temporary.replace(target)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,216 @@
+"""`trispark-node VERB`: request as JSON on standard input, one JSON object on standard output.
+
+Exit status: 0 done, 1 refused or failed, 2 not understood. Nothing else is ever written to standard output.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from trispark_node import (
+    NODE_ROOT,
+    PROTOCOL,
+    VERSION,
+    engine,
+    engram,
+    epoch,
+    generations,
+    good,
+    host,
+    http_request,
+    images,
+    logs,
+    observe,
+    oneshot,
+    records,
+    watching,
+)
+from trispark_node.errors import AgentError, request_error
+from trispark_node.fields import Fields
+from trispark_node.layout import STATE_FILE_MODE, Layout
+from trispark_node.mutation import Mode, Plan, mutate
+from trispark_node.node import Node
+from trispark_node.status import status
+
+Verb = Callable[[Node, Fields], dict[str, Any]]
+
+
+def _reading(run: Callable[[Node], dict[str, Any]]) -> Verb:
+    """A verb without parameters that changes nothing."""
+
+    def verb(node: Node, fields: Fields) -> dict[str, Any]:
+        _finish_reading(fields)
+        return run(node)
+
+    return verb
+
+
+def _asking(parse: Callable[[Fields], Any], run: Callable[[Node, Any], dict[str, Any]]) -> Verb:
+    """A verb with parameters that changes nothing."""
+
+    def verb(node: Node, fields: Fields) -> dict[str, Any]:
+        request = parse(fields)
+        _finish_reading(fields)
+        return run(node, request)
+
+    return verb
+
+
+def _finish_reading(fields: Fields) -> None:
+    fields.boolean("check", False)  # check mode asks reading verbs, too; to them it makes no difference
+    fields.done()
+
+
+def _changing(
+    name: str, parse: Callable[[Fields], Any], plan: Callable[[Node, Any], Plan], area: str = "state"
+) -> Verb:
+    def verb(node: Node, fields: Fields) -> dict[str, Any]:
+        request = parse(fields)
+        mode = Mode.parse(fields)
+        fields.done()
+        return mutate(node, name, mode, lambda: plan(node, request), area)
+
+    return verb
+
+
+def _with_mode(parse: Callable[[Fields], Any], run: Callable[[Node, Any, Mode], dict[str, Any]]) -> Verb:
+    """A changing verb that arranges its own locking."""
+
+    def verb(node: Node, fields: Fields) -> dict[str, Any]:
+        request = parse(fields)
+        mode = Mode.parse(fields)
+        fields.done()
+        return run(node, request, mode)
+
+    return verb
+
+
+VERBS: dict[str, Verb] = {
+    "version": _reading(lambda _node: {"version": VERSION, "protocol": PROTOCOL}),
+    "host": _asking(host.HostRequest.parse, host.host),
+    "status": _reading(status),
+    "image-ensure": _changing("image-ensure", images.ImageRequest.parse, images.plan_image, "image"),
+    "engram": _with_mode(engram.EngramRequest.parse, engram.engram),
+    "stage": _changing("stage", generations.StageRequest.parse, generations.plan_stage),
+    "generation-show": _asking(generations.GenerationRequest.parse, generations.show),
+    "activate": _changing("activate", generations.GenerationRequest.parse, generations.plan_activate),
+    "fence": _changing("fence", epoch.FenceRequest.parse, epoch.plan_fence),
+    "start": _changing("start", engine.StartRequest.parse, engine.plan_start),
+    "stop": _changing("stop", engine.StopRequest.parse, engine.plan_stop),
+    "wait": _asking(watching.WaitRequest.parse, watching.wait),
+    "observe": _asking(observe.ObserveRequest.parse, observe.observe),
+    "request": _asking(http_request.HttpRequest.parse, lambda node, request: http_request.perform(node.http, request)),
+    "oneshot": _with_mode(oneshot.OneshotRequest.parse, oneshot.oneshot),
+    "good-mark": _changing("good-mark", good.GoodMark.parse, good.plan_mark),
+    "record-append": _changing("record-append", records.AppendRequest.parse, records.plan_append),
+    "record-list": _asking(records.ListRequest.parse, records.record_list),
+    "record-show": _asking(records.ShowRequest.parse, records.record_show),
+    "record-head": _reading(records.record_head),
+    "save-log": _changing("save-log", lambda _fields: None, lambda node, _request: logs.plan_save_log(node)),
+}
+
+
+def answer(node: Node, verb: str, text: str) -> tuple[dict[str, Any], int]:
+    """The answer to one request and the exit status. Raises nothing but what ends the process anyway."""
+    try:
+        return {"ok": True, **_dispatch(node, verb, text)}, 0
+    except AgentError as error:
+        return {"ok": False, "error": error.fields(), **error.extra}, error.status
+    except OSError as error:
+        return {"ok": False, "error": _os_error(verb, error).fields()}, 1
+    except Exception as error:
+        return {"ok": False, "error": _internal(node, verb, error).fields()}, 1
+
+
+def _dispatch(node: Node, verb: str, text: str) -> dict[str, Any]:
+    if verb not in VERBS:
+        raise AgentError(
+            "TS-AGENT-VERB",
+            "there is no such verb",
+            where="trispark-node",
+            expected=", ".join(VERBS),
+            observed=verb or "none",
+            remedy="call trispark-node VERB with the request as JSON on standard input",
+            status=2,
+        )
+    try:
+        values = json.loads(text) if text.strip() else {}
+    except ValueError as error:
+        raise request_error(
+            "standard input is no JSON", where="request", expected="one JSON object", observed=str(error)
+        ) from None
+    if not isinstance(values, dict):
+        raise request_error(
+            "standard input is no object", where="request", expected="one JSON object", observed=type(values).__name__
+        )
+    fields = Fields(values, "request")
+    protocol = fields.integer("protocol", PROTOCOL)
+    if protocol != PROTOCOL:
+        raise AgentError(
+            "TS-AGENT-PROTOCOL",
+            "controller and agent are of different versions",
+            where=f"agent {VERSION}",
+            expected=f"protocol {PROTOCOL}",
+            observed=f"protocol {protocol}",
+            remedy="install the agent that belongs to the controller (lab: ./trispark lab up)",
+            status=2,
+        )
+    return VERBS[verb](node, fields)
+
+
+def _os_error(verb: str, error: OSError) -> AgentError:
+    """The operating system refused a step: a full disk, a read-only file system, a missing permission."""
+    remedies = {
+        errno.ENOSPC: "make room on this file system",
+        errno.EDQUOT: "make room within the quota",
+        errno.EROFS: "see why the file system is read-only (dmesg)",
+        errno.EACCES: "run the agent as root",
+        errno.EPERM: "run the agent as root",
+    }
+    number = error.errno or 0
+    return AgentError(
+        "TS-AGENT-SPACE" if number in (errno.ENOSPC, errno.EDQUOT) else "TS-AGENT-OS",
+        f"{verb} was stopped by the operating system",
+        where=str(error.filename or "a file of the agent"),
+        expected="the step to succeed",
+        observed=f"{errno.errorcode.get(number, number)}: {error.strerror or error}",
+        remedy=remedies.get(number, "see the file and the node's log"),
+    )
+
+
+def _internal(node: Node, verb: str, error: Exception) -> AgentError:
+    path = node.layout.run / f"traceback-{os.getpid()}.txt"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text(f"{node.clock.now()} {verb}\n{traceback.format_exc()}", encoding="utf-8")
+        path.chmod(STATE_FILE_MODE)
+        where = str(path)
+    except OSError as failed:
+        where = f"no traceback kept ({failed.strerror})"
+    return AgentError(
+        "TS-AGENT-INTERNAL",
+        "the agent has a defect",
+        where=where,
+        expected="an answer",
+        observed=f"{type(error).__name__}: {error}",
+        remedy="report it with the traceback; the journal says what was under way",
+    )
+
+
+def main(argv: Sequence[str], stdin: IO[str] | None = None, stdout: IO[str] | None = None) -> int:
+    """`argv` without the program's name. TRISPARK_ROOT replaces the root directory in tests."""
+    os.umask(0o077)
+    node = Node(Layout(Path(os.environ.get("TRISPARK_ROOT", NODE_ROOT))))
+    source = stdin if stdin is not None else sys.stdin
+    # A person at the node's shell types no request.
+    text = "" if source.isatty() else source.read()
+    result, code = answer(node, argv[0] if len(argv) == 1 else " ".join(argv), text)
+    print(json.dumps(result, ensure_ascii=False), file=stdout if stdout is not None else sys.stdout, flush=True)
+    return code

@@ -1,0 +1,28 @@
+"""Time as a dependency, so that tests need neither sleeps nor the time of day."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def now(self) -> str:
+        """UTC as ISO 8601 with milliseconds."""
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start."""
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+class SystemClock:
+    def now(self) -> str:
+        return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)

@@ -1,0 +1,146 @@
+"""From a spec to the Engine API's JSON, and whose container is whose."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trispark_node.docker_client import Container, ContainerClient, MountPoint
+from trispark_node.errors import AgentError
+from trispark_node.spec import GENERATION_TOKEN, PORT_TOKEN, ContainerSpec, Spec
+
+OWNER_LABEL = {"trispark": "1"}
+ROLE_ENGINE = "engine"
+ROLE_BENCH = "bench"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What the labels of a container of ours say."""
+
+    role: str
+    generation: str
+    boot_id: str
+    epoch: int
+    rank: int
+
+    def labels(self) -> dict[str, str]:
+        return {
+            **OWNER_LABEL,
+            "trispark.role": self.role,
+            "trispark.generation": self.generation,
+            "trispark.boot": self.boot_id,
+            "trispark.epoch": str(self.epoch),
+            "trispark.rank": str(self.rank),
+        }
+
+
+def identity(container: Container) -> Identity | None:
+    """None when the container is not ours: it lacks the owner label or a role."""
+    labels = container.labels
+    role = labels.get("trispark.role", "")
+    if labels.get("trispark") != "1" or role not in (ROLE_ENGINE, ROLE_BENCH):
+        return None
+    epoch, rank = labels.get("trispark.epoch", ""), labels.get("trispark.rank", "")
+    return Identity(
+        role,
+        labels.get("trispark.generation", ""),
+        labels.get("trispark.boot", ""),
+        int(epoch) if epoch.isdecimal() else 0,
+        int(rank) if rank.isdecimal() else 0,
+    )
+
+
+def own(client: ContainerClient, role: str) -> list[Container]:
+    """Our containers of a role in any state, whatever their name."""
+    return client.labelled({**OWNER_LABEL, "trispark.role": role})
+
+
+def refuse_foreign(client: ContainerClient, name: str, role: str) -> None:
+    """TS-AGENT-FOREIGN when `name` belongs to a container that is not ours with this role."""
+    container = client.container(name)
+    if container is None:
+        return
+    who = identity(container)
+    if who is None or who.role != role:
+        raise AgentError(
+            "TS-AGENT-FOREIGN",
+            "a container of someone else has our name; it is left alone",
+            where=f"container {name} ({container.id[:12]})",
+            expected="no container of this name, or one that trispark made",
+            observed=f"{container.status}, image {container.image_ref}, no trispark labels of role {role}",
+            remedy="let its owner stop and remove or rename it",
+        )
+
+
+def substituted_mounts(spec: ContainerSpec, generation_directory: Path) -> tuple[MountPoint, ...]:
+    return tuple(
+        MountPoint(mount.source.replace(GENERATION_TOKEN, str(generation_directory)), mount.target, mount.read_only)
+        for mount in spec.mounts
+    )
+
+
+def missing_sources(mounts: tuple[MountPoint, ...]) -> list[str]:
+    """Sources that do not exist. A short `-v` would make empty directories of them; we name them instead."""
+    return [mount.source for mount in mounts if not os.path.lexists(mount.source) or not Path(mount.source).exists()]
+
+
+def bind(mount: MountPoint) -> dict[str, Any]:
+    """The long mount form, with which the Engine, too, refuses a missing source."""
+    return {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": mount.read_only}
+
+
+def base_config(
+    image: str, command: tuple[str, ...], env: Mapping[str, str], labels: Mapping[str, str]
+) -> dict[str, Any]:
+    return {
+        "Image": image,
+        "Cmd": list(command),
+        "Env": [f"{name}={value}" for name, value in sorted(env.items())],
+        "Labels": dict(labels),
+        "Tty": False,
+        "OpenStdin": False,
+    }
+
+
+def base_host_config(network_mode: str, mounts: tuple[MountPoint, ...]) -> dict[str, Any]:
+    return {
+        "NetworkMode": network_mode,
+        "Mounts": [bind(mount) for mount in mounts],
+        # A second start by itself would hide that the first one died.
+        "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
+        # Logs are evidence: they must be readable whatever the daemon's default driver is.
+        "LogConfig": {"Type": "json-file", "Config": {}},
+        "AutoRemove": False,
+    }
+
+
+def engine_config(spec: Spec, generation_directory: Path, who: Identity) -> dict[str, Any]:
+    """The body of POST /containers/create for one rank of one boot."""
+    container = spec.container
+    port = str(spec.port(who.epoch))
+    command = tuple(word.replace(PORT_TOKEN, port) for word in container.command)
+    env = {name: value.replace(PORT_TOKEN, port) for name, value in container.env.items()}
+    host = base_host_config(container.network_mode, substituted_mounts(container, generation_directory))
+    host["Privileged"] = container.privileged
+    if container.ipc_mode is not None:
+        host["IpcMode"] = container.ipc_mode
+    if container.shm_bytes is not None:
+        host["ShmSize"] = container.shm_bytes
+    host["Ulimits"] = [{"Name": item.name, "Soft": item.soft, "Hard": item.hard} for item in container.ulimits]
+    host["Devices"] = [
+        {"PathOnHost": device, "PathInContainer": device, "CgroupPermissions": "rwm"} for device in container.devices
+    ]
+    if container.gpus:
+        host["DeviceRequests"] = [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]
+    return {
+        **base_config(container.image, command, env, who.labels()),
+        "StopSignal": "SIGTERM",
+        "StopTimeout": container.stop_timeout_s,
+        # The image's own check would start an interpreter every few seconds beside the engine; we ask by HTTP.
+        "Healthcheck": {"Test": ["NONE"]},
+        "HostConfig": host,
+    }

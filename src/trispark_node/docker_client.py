@@ -1,0 +1,253 @@
+"""What the agent needs of Docker, as a protocol, and its one implementation over the docker SDK's low-level client."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Protocol
+
+from trispark_node.errors import AgentError
+
+API_TIMEOUT_S = 60
+"""For one answer of the Engine; a pull or a log is a stream, where it bounds the silence between two pieces."""
+
+
+@dataclass(frozen=True)
+class MountPoint:
+    source: str
+    target: str
+    read_only: bool
+
+
+@dataclass(frozen=True)
+class Container:
+    """One container as `inspect` shows it. `status`: created, running, paused, restarting, exited, dead, removing."""
+
+    id: str
+    name: str
+    status: str
+    exit_code: int | None
+    error: str
+    started_at: str | None
+    image_ref: str
+    image_id: str
+    env: Mapping[str, str]
+    command: tuple[str, ...]
+    labels: Mapping[str, str]
+    mounts: tuple[MountPoint, ...]
+
+    @property
+    def alive(self) -> bool:
+        """A process of it may exist."""
+        return self.status in ("running", "paused", "restarting")
+
+
+@dataclass(frozen=True)
+class Image:
+    id: str
+    digests: tuple[str, ...]
+    """`name@sha256:...` as pulled."""
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Executed:
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+class ContainerClient(Protocol):
+    def server(self) -> dict[str, str]:
+        """{"version", "storage_driver"} of the Engine."""
+
+    def container(self, name_or_id: str) -> Container | None: ...
+
+    def labelled(self, labels: Mapping[str, str]) -> list[Container]:
+        """All containers in any state that carry all these labels."""
+
+    def create(self, name: str, config: Mapping[str, Any]) -> str:
+        """Create from the Engine API's JSON; the id. Raises TS-AGENT-DOCKER with the Engine's words."""
+
+    def start(self, container_id: str) -> None: ...
+
+    def signal(self, container_id: str, signal: str) -> None:
+        """No error when the container has ended meanwhile."""
+
+    def unpause(self, container_id: str) -> None: ...
+
+    def remove(self, container_id: str) -> None: ...
+
+    def log(self, container_id: str, tail: int | None = None) -> Iterator[bytes]:
+        """stdout and stderr in order, in pieces; the last `tail` lines, or all."""
+
+    def execute(self, container_id: str, argv: Sequence[str]) -> Executed: ...
+
+    def image(self, reference: str) -> Image | None: ...
+
+    def pull(self, repository: str, digest: str) -> None: ...
+
+
+def split_env(items: Sequence[str] | None) -> dict[str, str]:
+    """Docker's list of `NAME=value`; a later one wins, as in the Engine."""
+    return {name: value for name, _, value in (item.partition("=") for item in items or ())}
+
+
+def parse_container(raw: Mapping[str, Any]) -> Container:
+    state = raw["State"]
+    config = raw["Config"]
+    status = state["Status"]
+    started = state.get("StartedAt") or ""
+    return Container(
+        id=raw["Id"],
+        name=raw["Name"].lstrip("/"),
+        status=status,
+        exit_code=state["ExitCode"] if status in ("exited", "dead") else None,
+        error=state.get("Error") or "",
+        started_at=None if started.startswith("0001-") or not started else started,
+        image_ref=config["Image"],
+        image_id=raw["Image"],
+        env=split_env(config.get("Env")),
+        command=tuple(config.get("Cmd") or ()),
+        labels=dict(config.get("Labels") or {}),
+        mounts=tuple(
+            MountPoint(mount.get("Source", ""), mount["Destination"], not mount.get("RW", False))
+            for mount in raw.get("Mounts") or ()
+        ),
+    )
+
+
+def without_certificate_file() -> None:
+    """Keep `requests` from unpacking certifi's bundle out of the zipapp into /tmp at each start.
+
+    The agent speaks to a local socket and over plain HTTP. A full /tmp would else keep an engine from being stopped.
+    """
+    stand_in = ModuleType("certifi")
+    stand_in.where = lambda: "/etc/ssl/certs/ca-certificates.crt"  # type: ignore[attr-defined]
+    sys.modules.setdefault("certifi", stand_in)
+
+
+class SdkClient:
+    """`ContainerClient` over docker.APIClient. Engine errors become TS-AGENT-DOCKER with the Engine's own words."""
+
+    def __init__(self) -> None:
+        # Imported here: half of the verbs need no Docker, and the SDK is most of the start time.
+        sdk: Any = importlib.import_module("docker")
+        self._not_found: type[Exception] = sdk.errors.NotFound
+        self._errors: tuple[type[Exception], ...] = (
+            sdk.errors.DockerException,
+            importlib.import_module("requests").exceptions.RequestException,
+        )
+        try:
+            self._api: Any = sdk.APIClient(version="auto", timeout=API_TIMEOUT_S)
+        except self._errors as error:
+            raise self._failure("the Docker Engine does not answer", "docker", error) from error
+
+    def _failure(self, what: str, where: str, error: Exception) -> AgentError:
+        observed = str(getattr(error, "explanation", None) or error)
+        return AgentError(
+            "TS-AGENT-DOCKER",
+            what,
+            where=where,
+            expected="the Docker Engine does it",
+            observed=observed,
+            remedy="see `docker info` and the Engine's log on this node",
+        )
+
+    def server(self) -> dict[str, str]:
+        try:
+            info = self._api.info()
+        except self._errors as error:
+            raise self._failure("the Docker Engine does not answer", "docker info", error) from error
+        return {"version": info["ServerVersion"], "storage_driver": info["Driver"]}
+
+    def container(self, name_or_id: str) -> Container | None:
+        try:
+            return parse_container(self._api.inspect_container(name_or_id))
+        except self._not_found:
+            return None
+        except self._errors as error:
+            raise self._failure("a container cannot be inspected", name_or_id, error) from error
+
+    def labelled(self, labels: Mapping[str, str]) -> list[Container]:
+        filters = {"label": [f"{key}={value}" for key, value in labels.items()]}
+        try:
+            rows = self._api.containers(all=True, filters=filters)
+        except self._errors as error:
+            raise self._failure("containers cannot be listed", "docker ps", error) from error
+        found = (self.container(row["Id"]) for row in rows)
+        return [container for container in found if container is not None]
+
+    def create(self, name: str, config: Mapping[str, Any]) -> str:
+        try:
+            return str(self._api.create_container_from_config(dict(config), name)["Id"])
+        except self._errors as error:
+            raise self._failure("the container cannot be created", name, error) from error
+
+    def start(self, container_id: str) -> None:
+        try:
+            self._api.start(container_id)
+        except self._errors as error:
+            raise self._failure("the container cannot be started", container_id, error) from error
+
+    def signal(self, container_id: str, signal: str) -> None:
+        try:
+            self._api.kill(container_id, signal)
+        except self._errors as error:
+            # 409: not running any more; 404: gone. Both are what a signal is for.
+            if getattr(getattr(error, "response", None), "status_code", None) not in (404, 409):
+                raise self._failure(f"{signal} cannot be sent", container_id, error) from error
+
+    def unpause(self, container_id: str) -> None:
+        try:
+            self._api.unpause(container_id)
+        except self._errors as error:
+            raise self._failure("the container cannot be unpaused", container_id, error) from error
+
+    def remove(self, container_id: str) -> None:
+        try:
+            self._api.remove_container(container_id, v=True)
+        except self._not_found:
+            return
+        except self._errors as error:
+            raise self._failure("the container cannot be removed", container_id, error) from error
+
+    def log(self, container_id: str, tail: int | None = None) -> Iterator[bytes]:
+        try:
+            # The SDK follows a stream unless told otherwise: on a running engine that would never end.
+            lines = "all" if tail is None else tail
+            yield from self._api.logs(container_id, stream=True, follow=False, tail=lines)
+        except self._errors as error:
+            raise self._failure("the log cannot be read", container_id, error) from error
+
+    def execute(self, container_id: str, argv: Sequence[str]) -> Executed:
+        try:
+            handle = self._api.exec_create(container_id, list(argv))["Id"]
+            stdout, stderr = self._api.exec_start(handle, demux=True)
+            exit_code = self._api.exec_inspect(handle)["ExitCode"]
+        except self._errors as error:
+            raise self._failure(f"{argv[0]} cannot be run in the container", container_id, error) from error
+        return Executed(
+            exit_code, (stdout or b"").decode("utf-8", "replace"), (stderr or b"").decode("utf-8", "replace")
+        )
+
+    def image(self, reference: str) -> Image | None:
+        try:
+            raw = self._api.inspect_image(reference)
+        except self._not_found:
+            return None
+        except self._errors as error:
+            raise self._failure("the image cannot be inspected", reference, error) from error
+        return Image(raw["Id"], tuple(raw.get("RepoDigests") or ()), split_env((raw.get("Config") or {}).get("Env")))
+
+    def pull(self, repository: str, digest: str) -> None:
+        where = f"{repository}@{digest}"
+        try:
+            for event in self._api.pull(repository, tag=digest, stream=True, decode=True):
+                if "error" in event:
+                    raise self._failure("the image cannot be pulled", where, RuntimeError(event["error"]))
+        except self._errors as error:
+            raise self._failure("the image cannot be pulled", where, error) from error

@@ -1,0 +1,84 @@
+"""Verb `fence`: the fleet's epoch as this node knows it. It only grows; an engine of another epoch does not start."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from trispark_node.canonical import canonical_json
+from trispark_node.errors import AgentError
+from trispark_node.fields import NAME, Fields
+from trispark_node.mutation import Plan
+from trispark_node.node import Node
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """`boot_id`: the boot for which the epoch was taken, None when the fence named none."""
+
+    number: int
+    boot_id: str | None
+
+
+@dataclass(frozen=True)
+class FenceRequest:
+    epoch: int
+    boot_id: str | None
+
+    @classmethod
+    def parse(cls, fields: Fields) -> FenceRequest:
+        return cls(fields.integer("epoch", low=1), fields.optional_text("boot_id", pattern=NAME))
+
+
+def read(node: Node) -> Epoch:
+    """Epoch 0 on a node that was never fenced."""
+    path = node.layout.epoch
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Epoch(0, None)
+    try:
+        fields = Fields(json.loads(text), str(path))
+        return Epoch(fields.integer("epoch", low=1), fields.optional_text("boot_id", pattern=NAME))
+    except (ValueError, AttributeError, AgentError) as error:
+        raise AgentError(
+            "TS-AGENT-DAMAGED",
+            "the epoch file cannot be read",
+            where=str(path),
+            expected='{"boot_id": ..., "epoch": n}',
+            observed=text[:80],
+            remedy="move the file away, then fence this node with the epoch of the others plus one",
+        ) from error
+
+
+def stale(where: str, expected: str, observed: str) -> AgentError:
+    return AgentError(
+        "TS-AGENT-EPOCH",
+        "the epoch is not this node's",
+        where=where,
+        expected=expected,
+        observed=observed,
+        remedy="read the epoch of every node (trispark-node status) and fence all of them with a greater one",
+    )
+
+
+def plan_fence(node: Node, request: FenceRequest) -> Plan:
+    stored = read(node)
+    wanted = Epoch(request.epoch, request.boot_id)
+    if stored == wanted and stored.boot_id is not None:
+        return Plan(None, {"epoch": stored.number})
+    if wanted.number <= stored.number:
+        owner = f" for boot {stored.boot_id}" if stored.boot_id else ""
+        raise stale(str(node.layout.epoch), f"more than {stored.number}{owner}", str(wanted.number))
+
+    def apply() -> dict[str, object]:
+        content = canonical_json({"boot_id": wanted.boot_id, "epoch": wanted.number}) + b"\n"
+        node.disk.replace(node.layout.epoch, content)
+        return {}
+
+    return Plan(
+        apply,
+        {"epoch": wanted.number},
+        {"from": stored.number, "to": wanted.number, "boot_id": wanted.boot_id},
+        (f"epoch {stored.number}\n", f"epoch {wanted.number}\n"),
+    )

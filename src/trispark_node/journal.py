@@ -1,0 +1,130 @@
+"""Write-ahead journal: the intent is on the disk before the effect, so that a later verb knows what was under way."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trispark_node.canonical import canonical_json
+from trispark_node.clock import Clock
+from trispark_node.disk import Disk
+from trispark_node.errors import AgentError
+
+INTENT, DONE, FAILED = "intent", "done", "failed"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line. `detail["intent"]` of a done or failed line is the `seq` of the line that it answers."""
+
+    seq: int
+    time: str
+    verb: str
+    phase: str
+    detail: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class History:
+    """All readable lines in order, and the numbers (from 1) of complete lines that are no entry."""
+
+    entries: tuple[Entry, ...]
+    damaged_lines: tuple[int, ...]
+
+    def pending(self) -> list[Entry]:
+        """Intents that neither ended nor were made up for: verbs are idempotent, so a later success of the same verb
+        leaves nothing of an earlier attempt to do."""
+        open_intents: dict[int, Entry] = {}
+        for entry in self.entries:
+            if entry.phase == INTENT:
+                open_intents[entry.seq] = entry
+                continue
+            open_intents.pop(int(entry.detail.get("intent", 0)), None)
+            if entry.phase == DONE:
+                open_intents = {seq: kept for seq, kept in open_intents.items() if kept.verb != entry.verb}
+        return list(open_intents.values())
+
+
+def _parse(line: bytes) -> Entry | None:
+    try:
+        value = json.loads(line)
+        entry = Entry(value["seq"], value["time"], value["verb"], value["phase"], value["detail"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    typed = type(entry.seq) is int and entry.phase in (INTENT, DONE, FAILED) and isinstance(entry.detail, dict)
+    return entry if typed else None
+
+
+class Journal:
+    def __init__(self, path: Path, disk: Disk, clock: Clock) -> None:
+        self._path = path
+        self._disk = disk
+        self._clock = clock
+
+    def read(self) -> History:
+        """A last line without its line end was never acknowledged and does not count. A damaged line in between is
+        reported, never fatal: a bad sector in old history must not keep an engine from being stopped."""
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            return History((), ())
+        entries: list[Entry] = []
+        damaged: list[int] = []
+        for number, line in enumerate(content.split(b"\n")[:-1], start=1):
+            entry = _parse(line)
+            if entry is None:
+                damaged.append(number)
+            else:
+                entries.append(entry)
+        return History(tuple(entries), tuple(damaged))
+
+    def append(self, verb: str, phase: str, detail: Mapping[str, Any]) -> int:
+        """Append one entry durably and return its `seq`."""
+        self._disk.make_directory(self._path.parent)
+        with self._exclusive():
+            seq = max((entry.seq for entry in self.read().entries), default=0) + 1
+            entry = {"seq": seq, "time": self._clock.now(), "verb": verb, "phase": phase, "detail": dict(detail)}
+            self._disk.append_line(self._path, canonical_json(entry))
+        return seq
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Verbs of different lock areas share the journal; the lock is on its directory, held for one append."""
+        descriptor = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def step(self, verb: str, detail: Mapping[str, Any], *, required: bool = True) -> Iterator[None]:
+        """Intent before the body; done or failed after it. A killed process leaves the intent alone: pending.
+
+        `required=False` is for stopping an engine: it goes on when the disk takes no more lines.
+        """
+        try:
+            seq = self.append(verb, INTENT, detail)
+        except OSError:
+            if required:
+                raise
+            yield
+            return
+        try:
+            yield
+        except Exception as error:
+            reason = error.id if isinstance(error, AgentError) else type(error).__name__
+            with suppress(OSError):  # the body's error is the one to report; the intent stays pending
+                self.append(verb, FAILED, {"intent": seq, "error": reason})
+            raise
+        try:
+            self.append(verb, DONE, {"intent": seq})
+        except OSError:
+            if required:
+                raise

@@ -1,0 +1,62 @@
+"""Where everything lies below the node's root directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+STATE_DIRECTORY_MODE = 0o700
+STATE_FILE_MODE = 0o600
+SHARED_DIRECTORY_MODE = 0o755
+"""For what a container must be able to read whatever user it runs as: adapters, packed files."""
+SHARED_FILE_MODE = 0o644
+
+
+@dataclass(frozen=True)
+class Layout:
+    root: Path
+
+    @property
+    def generations(self) -> Path:
+        return self.root / "generations"
+
+    def generation(self, generation: str) -> Path:
+        return self.generations / generation
+
+    @property
+    def current(self) -> Path:
+        """Symbolic link to `generations/<id>`, replaced by rename only."""
+        return self.root / "current"
+
+    @property
+    def journal(self) -> Path:
+        return self.root / "journal.jsonl"
+
+    @property
+    def epoch(self) -> Path:
+        return self.root / "epoch"
+
+    @property
+    def good(self) -> Path:
+        return self.root / "good.jsonl"
+
+    @property
+    def records(self) -> Path:
+        return self.root / "records"
+
+    @property
+    def boots(self) -> Path:
+        return self.root / "boots"
+
+    def boot_log(self, boot_id: str) -> Path:
+        return self.boots / boot_id / "engine.log"
+
+    @property
+    def run(self) -> Path:
+        """One-shot runs and tracebacks; nothing in it is state."""
+        return self.root / "run"
+
+    def lock(self, area: str) -> Path:
+        """`lock` guards the node's state; long transfers have their own (`lock.engram`, `lock.image`), so that a
+        stop never waits for a file that is being packed."""
+        return self.root / ("lock" if area == "state" else f"lock.{area}")

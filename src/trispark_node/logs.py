@@ -1,0 +1,119 @@
+"""Engine logs: saved whole on the node, handed out in bounded pieces. Verb `save-log`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from trispark_node.containers import ROLE_ENGINE, identity, own
+from trispark_node.docker_client import Container
+from trispark_node.errors import AgentError
+from trispark_node.fields import NAME
+from trispark_node.layout import STATE_FILE_MODE
+from trispark_node.mutation import Plan
+from trispark_node.node import Node
+
+TAIL_LINES = 40
+
+
+def boot_of(container: Container) -> str:
+    who = identity(container)
+    return who.boot_id if who is not None and NAME.fullmatch(who.boot_id) else f"unknown-{container.id[:12]}"
+
+
+def save(node: Node, container: Container) -> Path:
+    """Write the container's whole log to its boot's directory, piece by piece, and put it in place when complete.
+
+    Raises TS-AGENT-LOG when the disk does not take it; the container is still there then, and with it the log.
+    """
+    target = node.layout.boot_log(boot_of(container))
+    temporary = target.with_name(f".{target.name}.new")
+    disk = node.disk
+    try:
+        disk.make_directory(target.parent)
+        disk.remove_file(temporary)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, STATE_FILE_MODE)
+        try:
+            for piece in node.docker.log(container.id):
+                disk.write_all(descriptor, temporary, piece)
+            disk.sync_file(descriptor, temporary)
+        finally:
+            os.close(descriptor)
+        disk.rename(temporary, target)
+    except OSError as error:
+        raise AgentError(
+            "TS-AGENT-LOG",
+            "the engine's log cannot be saved; its container is kept",
+            where=str(target),
+            expected="the whole log on the disk",
+            observed=error.strerror or str(error),
+            remedy="make room or repair the file system, then stop again",
+        ) from error
+    return target
+
+
+def tail(node: Node, container: Container, lines: int = TAIL_LINES) -> list[str]:
+    """The last lines, without line ends."""
+    text = b"".join(node.docker.log(container.id, tail=lines)).decode("utf-8", "replace")
+    return text.splitlines()[-lines:]
+
+
+def bounded(pieces: Iterable[bytes], limit: int) -> tuple[str, int]:
+    """The log as text of at most about `limit` bytes and the number of bytes left out of its middle.
+
+    The beginning holds what the engine said about itself at its start, the end what happened last: both are kept, cut
+    at line ends, with a line in between that says so.
+    """
+    half = limit // 2
+    head = bytearray()
+    rest = bytearray()
+    dropped = 0
+    for piece in pieces:
+        room = max(0, half - len(head))
+        head += piece[:room]
+        rest += piece[room:]
+        if len(rest) > 2 * half + 65536:  # trimmed now and then, not at every piece
+            dropped += len(rest) - half
+            del rest[: len(rest) - half]
+    if len(rest) > half:
+        dropped += len(rest) - half
+        del rest[: len(rest) - half]
+    if not dropped:
+        return bytes(head + rest).decode("utf-8", "replace"), 0
+    head_end = head.rfind(b"\n") + 1
+    rest_start = rest.find(b"\n") + 1
+    dropped += len(head) - head_end + rest_start
+    marker = f"[trispark: {dropped} bytes left out]\n".encode()
+    return bytes(head[:head_end] + marker + rest[rest_start:]).decode("utf-8", "replace"), dropped
+
+
+def last_line(lines: list[str]) -> str:
+    """The last line that says something."""
+    return next((line for line in reversed(lines) if line.strip()), "")
+
+
+def describe(path: Path) -> dict[str, Any]:
+    return {"log": str(path), "bytes": path.stat().st_size}
+
+
+def plan_save_log(node: Node) -> Plan:
+    """Save the running (or ended) engine's log without touching the engine."""
+    containers = own(node.docker, ROLE_ENGINE)
+    if not containers:
+        raise AgentError(
+            "TS-AGENT-ABSENT",
+            "there is no engine whose log could be saved",
+            where="containers labelled trispark.role=engine",
+            expected="one container",
+            observed="none",
+            remedy="a stopped engine's log is in its boot's directory",
+        )
+    names = [boot_of(container) for container in containers]
+    return Plan(
+        lambda: {"logs": [describe(save(node, container)) for container in containers]},
+        {"boots": names},
+        {"boots": names},
+    )

@@ -1,0 +1,35 @@
+"""Everything a verb touches outside itself, in one place, so that a test can replace each part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from trispark_node.clock import Clock, SystemClock
+from trispark_node.disk import Disk
+from trispark_node.docker_client import ContainerClient, SdkClient
+from trispark_node.http_request import HttpClient, UrllibClient
+from trispark_node.journal import Journal
+from trispark_node.layout import Layout
+
+
+@dataclass(frozen=True)
+class Node:
+    """`connect` is called at most once, by the first verb step that needs Docker."""
+
+    layout: Layout
+    disk: Disk = field(default_factory=Disk)
+    clock: Clock = field(default_factory=SystemClock)
+    http: HttpClient = field(default_factory=UrllibClient)
+    connect: Callable[[], ContainerClient] = SdkClient
+    procfs: Path = Path("/proc")
+
+    @cached_property
+    def docker(self) -> ContainerClient:
+        return self.connect()
+
+    @cached_property
+    def journal(self) -> Journal:
+        return Journal(self.layout.journal, self.disk, self.clock)

@@ -1,0 +1,29 @@
+"""Proof that nothing of a container runs any more, from the kernel instead of from Docker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def of_container(procfs: Path, container_id: str) -> list[int]:
+    """PIDs whose control group belongs to the container (cgroup v1 and v2, both drivers name it by the full id)."""
+    found = []
+    for entry in procfs.iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            groups = (entry / "cgroup").read_text(encoding="ascii", errors="replace")
+        except OSError:  # it ended meanwhile
+            continue
+        if container_id in groups:
+            found.append(int(entry.name))
+    return sorted(found)
+
+
+def memory(procfs: Path) -> dict[str, int]:
+    """{"memory_available_bytes", "memory_total_bytes"} from meminfo."""
+    values = {}
+    for line in (procfs / "meminfo").read_text(encoding="ascii").splitlines():
+        name, _, rest = line.partition(":")
+        values[name] = int(rest.split()[0]) * 1024
+    return {"memory_available_bytes": values["MemAvailable"], "memory_total_bytes": values["MemTotal"]}

@@ -1,0 +1,161 @@
+"""The container of one rank as the controller describes it, validated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trispark_node.docker_client import MountPoint
+from trispark_node.errors import request_error
+from trispark_node.fields import GENERATION_ID, NAME, Fields
+
+SPEC_VERSION = 1
+GENERATION_TOKEN = "{generation}"
+PORT_TOKEN = "{rendezvous_port}"
+DEFAULT_REDACT = ("API_KEY", "HF_TOKEN")
+IMAGE = re.compile(r"[a-z0-9][a-zA-Z0-9./:_-]*@sha256:[0-9a-f]{64}")
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SIZE = re.compile(r"([0-9]+)([kmg]?)b?", re.IGNORECASE)
+_UNIT = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+
+
+@dataclass(frozen=True)
+class Ulimit:
+    name: str
+    soft: int
+    hard: int
+
+
+@dataclass(frozen=True)
+class ContainerSpec:
+    name: str
+    image: str
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    mounts: tuple[MountPoint, ...]
+    network_mode: str
+    ipc_mode: str | None
+    shm_bytes: int | None
+    ulimits: tuple[Ulimit, ...]
+    devices: tuple[str, ...]
+    gpus: bool
+    privileged: bool
+    stop_timeout_s: int
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One rank's spec.json. `redact`: names of variables whose value never leaves the node."""
+
+    generation: str
+    rank: int
+    world_size: int
+    rendezvous_ports: tuple[int, ...]
+    container: ContainerSpec
+    ready_url: str
+    packages: tuple[str, ...]
+    version_command: tuple[str, ...]
+    redact: tuple[str, ...]
+
+    def port(self, epoch: int) -> int:
+        """The epoch only picks the rendezvous port, so that a stale rank cannot join a new group."""
+        return self.rendezvous_ports[epoch % len(self.rendezvous_ports)]
+
+
+def _bytes(fields: Fields, key: str) -> int | None:
+    """`32g`, `64m` or a number of bytes."""
+    value = fields.anything(key)
+    if value is None:
+        return None
+    match = _SIZE.fullmatch(str(value)) if isinstance(value, (str, int)) and not isinstance(value, bool) else None
+    if match is None:
+        raise request_error(
+            f"{key} is no size", where=f"{fields.where}.{key}", expected="bytes, or like 32g", observed=str(value)
+        )
+    return int(match[1]) * _UNIT[match[2].lower()]
+
+
+def _mount(fields: Fields) -> MountPoint:
+    source = fields.text("source")
+    target = fields.absolute_path("target")
+    read_only = fields.boolean("read_only")
+    fields.done()
+    tail = source.removeprefix(GENERATION_TOKEN)
+    if not tail.startswith("/") or "/../" in f"{tail}/" or "{" in tail:
+        raise request_error(
+            "source is no path",
+            where=f"{fields.where}.source",
+            expected=f"an absolute path, or one below {GENERATION_TOKEN}",
+            observed=source,
+        )
+    return MountPoint(source, target, read_only)
+
+
+def _ulimit(fields: Fields) -> Ulimit:
+    limit = Ulimit(
+        fields.text("name", pattern=re.compile("[a-z]+")),
+        fields.integer("soft", low=-1),
+        fields.integer("hard", low=-1),
+    )
+    fields.done()
+    return limit
+
+
+def _container(fields: Fields) -> ContainerSpec:
+    env = fields.text_mapping("env")
+    for name in env:
+        if not ENV_NAME.fullmatch(name):
+            raise request_error(
+                "a variable's name has the wrong form",
+                where=f"{fields.where}.env",
+                expected=ENV_NAME.pattern,
+                observed=name,
+            )
+    devices = fields.texts("devices", [])
+    for device in devices:
+        if not device.startswith("/dev/"):
+            raise request_error(
+                "a device has the wrong form", where=f"{fields.where}.devices", expected="/dev/...", observed=device
+            )
+    container = ContainerSpec(
+        name=fields.text("name", pattern=NAME),
+        image=fields.text("image", pattern=IMAGE),
+        command=fields.texts("command"),
+        env=env,
+        mounts=tuple(_mount(item) for item in fields.inners("mounts")),
+        network_mode=fields.text("network_mode", pattern=re.compile("host|none|bridge")),
+        ipc_mode=fields.optional_text("ipc_mode", pattern=re.compile("host|private|none|shareable")),
+        shm_bytes=_bytes(fields, "shm_size"),
+        ulimits=tuple(_ulimit(item) for item in fields.inners("ulimits", [])),
+        devices=devices,
+        gpus=fields.boolean("gpus", False),
+        privileged=fields.boolean("privileged", False),
+        stop_timeout_s=fields.integer("stop_timeout_s", high=3600),
+    )
+    fields.done()
+    return container
+
+
+def parse_spec(value: Mapping[str, Any]) -> Spec:
+    """Raises TS-AGENT-REQUEST naming the field."""
+    fields = Fields(value, "spec")
+    fields.integer("spec_version", low=SPEC_VERSION, high=SPEC_VERSION)
+    ready = fields.inner("ready")
+    observe = fields.inner("observe")
+    spec = Spec(
+        generation=fields.text("generation", pattern=GENERATION_ID),
+        rank=fields.integer("rank"),
+        world_size=fields.integer("world_size", low=1),
+        rendezvous_ports=fields.integers("rendezvous_ports", low=1, high=65535),
+        container=_container(fields.inner("container")),
+        ready_url=ready.text("url", pattern=re.compile(r"http://[^/\s]+/\S*")),
+        packages=observe.texts("packages", []),
+        version_command=observe.texts("version_command"),
+        redact=observe.texts("redact", list(DEFAULT_REDACT)),
+    )
+    ready.done()
+    observe.done()
+    fields.done()
+    return spec

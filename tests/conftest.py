@@ -1,0 +1,10 @@
+"""For all tests: hypothesis gives the same examples every time, and a busy machine fails no example for being slow."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "trispark", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=False
+)
+settings.load_profile("trispark")

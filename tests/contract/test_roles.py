@@ -1,0 +1,59 @@
+"""Each role says the same in its defaults, its argument_specs and its README."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+# The engine role has no main.yml: its entry points are its verbs.
+ROLES = [*sorted(path.parent.parent.name for path in ROOT.glob("roles/*/tasks/main.yml")), "engine"]
+HEADINGS = ("Purpose", "What it changes", "What it never changes", "Variables", "Failure and rollback", "Tests")
+
+
+def load(path: Path) -> dict:
+    return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+
+
+def defaults(role: str) -> dict:
+    path = ROOT / "roles" / role / "defaults" / "main.yml"
+    return load(path) if path.exists() else {}
+
+
+def specs(role: str) -> dict[str, dict]:
+    """All options of all entry points by name."""
+    found: dict[str, dict] = {}
+    for entry in load(ROOT / "roles" / role / "meta" / "argument_specs.yml")["argument_specs"].values():
+        found.update(entry.get("options") or {})
+    return found
+
+
+def test_every_role_is_listed() -> None:
+    assert {path.name for path in (ROOT / "roles").iterdir()} == set(ROLES)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_defaults_equal_argument_specs(role: str) -> None:
+    declared = {name: option["default"] for name, option in specs(role).items() if "default" in option}
+    assert declared == defaults(role)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_public_names_carry_the_role(role: str) -> None:
+    assert [name for name in specs(role) if not name.startswith(f"{role}_")] == []
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_entry_point_is_a_task_file(role: str) -> None:
+    entries = load(ROOT / "roles" / role / "meta" / "argument_specs.yml")["argument_specs"]
+    assert [entry for entry in entries if not (ROOT / "roles" / role / "tasks" / f"{entry}.yml").is_file()] == []
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_readme_has_the_headings_and_every_variable(role: str) -> None:
+    text = (ROOT / "roles" / role / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == list(HEADINGS)
+    assert [name for name in specs(role) if f"`{name}`" not in text] == []

@@ -1,0 +1,99 @@
+"""The lab for tests that do not believe the program: they look at the nodes with docker, not through trispark.
+
+Everything is asked of the three node containers themselves (`docker exec`), of their own Docker Engines, of files and
+of /proc. The lab is made when it is absent and left as it is afterwards; `./trispark lab down` removes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NODES = ("spark0", "spark1", "spark2")
+PLAY_TIMEOUT_S = 300
+
+
+@dataclass(frozen=True)
+class Played:
+    """A finished ansible-playbook."""
+
+    rc: int
+    output: str
+
+
+def run(*command: str, timeout: float = 60, check: bool = True, data: bytes | None = None) -> bytes:
+    done = subprocess.run(command, capture_output=True, timeout=timeout, check=False, input=data)
+    if check and done.returncode != 0:
+        raise AssertionError(f"{' '.join(command)}: exit {done.returncode}: {done.stderr.decode()[-2000:]}")
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Lab:
+    """The three nodes as seen from outside."""
+
+    nodes: tuple[str, ...] = NODES
+    root: Path = ROOT
+
+    def play(self, name: str, directory: Path = ROOT, prefix: str = "playbooks/", **extra: str) -> Played:
+        """`ansible-playbook` itself, not the front end: operators use it directly."""
+        arguments = [f"{key}={value}" for key, value in extra.items()]
+        command = ["ansible-playbook", f"{prefix}{name}.yml", *(word for pair in arguments for word in ("-e", pair))]
+        environment = {key: value for key, value in os.environ.items() if key != "ANSIBLE_CONFIG"}
+        done = subprocess.run(
+            command,
+            cwd=directory,
+            env={**environment, "ANSIBLE_NOCOLOR": "1"},
+            capture_output=True,
+            text=True,
+            timeout=PLAY_TIMEOUT_S,
+            check=False,
+        )
+        return Played(done.returncode, done.stdout + done.stderr)
+
+    def node(self, name: str, *command: str, check: bool = True, data: bytes | None = None) -> bytes:
+        interactive = ["-i"] if data is not None else []
+        return run("docker", "exec", *interactive, name, *command, check=check, data=data)
+
+    def inspect(self, name: str) -> dict[str, Any] | None:
+        """The engine's container on a node, as that node's own Docker Engine describes it; None when there is none."""
+        text = self.node(name, "docker", "inspect", "trispark-engine", check=False)
+        found = json.loads(text or b"[]")
+        return found[0] if found else None
+
+    def log(self, name: str) -> str:
+        return run("docker", "exec", name, "sh", "-c", "docker logs trispark-engine 2>&1").decode()
+
+    def hash_tree(self, name: str) -> dict[str, str]:
+        """{path: kind, mode and sha256 or link target} of all that trispark keeps on a node."""
+        script = (
+            "cd / && find var/lib/trispark srv/engram \\( -type f -printf '%p %y %m ' -exec sha256sum {} \\; \\) "
+            "-o \\( -type l -printf '%p %y %m %l\\n' \\) -o \\( -type d -printf '%p %y %m\\n' \\)"
+        )
+        lines = self.node(name, "sh", "-c", script).decode().splitlines()
+        return {line.split(" ", 1)[0]: line.split(" ", 1)[1] for line in lines}
+
+
+@pytest.fixture(scope="session")
+def lab() -> Lab:
+    """The lab, made by the front end when it is not there."""
+    run(str(ROOT / "trispark"), "lab", "up", timeout=600)
+    return Lab()
+
+
+@pytest.fixture
+def serving(lab: Lab) -> Lab:
+    """The lab with the baseline answering on all three ranks; brought back when an earlier test has broken it."""
+    states = [lab.inspect(name) for name in NODES]
+    whole = all(state and state["State"]["Running"] for state in states)
+    if not whole or len({state["Config"]["Labels"]["trispark.boot"] for state in states if state}) != 1:
+        played = lab.play("stage_a", repair="true")
+        assert played.rc == 0, played.output[-4000:]
+    return lab

@@ -1,0 +1,111 @@
+"""The trial of wo_a, refusals of a stage, gates that stop a boot, and the way back, judged from outside."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+pytestmark = pytest.mark.lab
+
+# Takes the API port of a node for two minutes at the most.
+HOLDER = ";".join(
+    [
+        "import socket,time",
+        "s=socket.socket()",
+        "s.setsockopt(socket.SOL_SOCKET,socket.SO_REUSEADDR,1)",
+        "s.bind(('0.0.0.0',8888))",
+        "s.listen()",
+        "time.sleep(120)",
+    ]
+)
+
+
+def last_record(lab, kind: str) -> dict:
+    """The newest record of a kind on rank 0's node."""
+    names = lab.node("spark0", "ls", "/var/lib/trispark/records").decode().split()
+    for name in sorted(names, reverse=True):
+        record = json.loads(lab.node("spark0", "cat", f"/var/lib/trispark/records/{name}"))
+        if record["kind"] == kind:
+            return record
+    raise AssertionError(f"no {kind} record")
+
+
+def test_the_trial_of_wo_a_ends_inconclusive_with_the_baseline_serving(serving) -> None:
+    """Run from playbooks/, the other working directory; stage A is run from the root by its own tests."""
+    baseline = serving.inspect("spark0")["Config"]["Labels"]["trispark.generation"]
+    played = serving.play("stage_c", serving.root / "playbooks", "", feature="wo_a")
+    assert played.rc == 0, played.output[-4000:]
+    record = last_record(serving, "trial")
+    assert record["outcome"]["verdict"] == "INCONCLUSIVE"
+    assert "two boots decide nothing" in record["outcome"]["reason"]
+    assert record["resolved"]["changed"] == {"DSV41_WO_A_W8": {"baseline": 0, "candidate": 1}}
+    assert [boot["arm"] for boot in record["boots"]] == ["baseline", "candidate"]
+    assert record["outcome"]["restored"] == baseline
+    ratios = {name: ratio["ratio"] for name, ratio in record["outcome"]["differences"].items()}
+    assert {"c1-prose.decode_tps", "c1-code.decode_tps", "c4.agg_tps"} <= set(ratios)
+    for name in serving.nodes:
+        state = serving.inspect(name)
+        assert state["Config"]["Labels"]["trispark.generation"] == baseline
+        assert "DSV41_WO_A_W8=0" in state["Config"]["Env"]
+        candidate = record["boots"][1]["boot_id"]
+        kept = serving.node(name, "cat", f"/var/lib/trispark/boots/{candidate}/engine.log").decode()
+        assert "[wo_a_w8] fp8 twins for 2 wo_a weights, 0 left" in kept
+        assert "[wo_a_w8]" not in serving.log(name)
+
+
+@pytest.mark.parametrize(
+    ("extra", "error"),
+    [
+        ({}, "TS-FEATURE-MISSING"),
+        ({"feature": "no_such"}, "TS-FEATURE-UNKNOWN"),
+        ({"feature": "wo_a", "DSPARK_BLOCK_SIZE": "5"}, "TS-PLAN-PLACE"),
+    ],
+)
+def test_a_refused_trial_names_what_the_stage_has_and_touches_nothing(serving, extra, error) -> None:
+    engines = {name: serving.inspect(name)["Id"] for name in serving.nodes}
+    played = serving.play("stage_c", **extra)
+    assert played.rc != 0
+    assert error in played.output
+    assert error == "TS-PLAN-PLACE" or "wo_a" in played.output
+    assert {name: serving.inspect(name)["Id"] for name in serving.nodes} == engines
+
+
+def test_a_rank_that_dies_while_starting_ends_the_boot_on_all_ranks_with_logs_kept(serving) -> None:
+    """Rank 2's API port is taken, so its engine exits; ranks 0 and 1 alone would wait for it."""
+    serving.play("stop")
+    serving.node("spark2", "sh", "-c", f'python3 -c "{HOLDER}" >/dev/null 2>&1 & echo $! > /run/holder.pid')
+    try:
+        played = serving.play("boot")
+        assert played.rc != 0
+        assert "boot.ready" in played.output
+        assert "rank 2" in played.output
+    finally:
+        serving.node("spark2", "sh", "-c", "kill $(cat /run/holder.pid); rm /run/holder.pid")
+    record = last_record(serving, "boot")
+    assert record["outcome"]["state"] == "failed"
+    for rank, name in enumerate(serving.nodes):
+        assert serving.inspect(name) is None, "every rank is stopped"
+        assert serving.node(name, "ls", f"/var/lib/trispark/boots/{record['boot_id']}").decode().split() == [
+            "engine.log"
+        ]
+        assert (serving.root / ".trispark/lab/boots" / record["boot_id"] / f"rank{rank}.log").stat().st_size > 0
+
+
+def test_rollback_needs_no_registry_and_brings_back_the_last_good_generation(serving) -> None:
+    good = serving.inspect("spark0")["Config"]["Labels"]["trispark.generation"]
+    serving.node("spark1", "docker", "kill", "trispark-engine")
+    registry = "trispark-lab-registry"
+    subprocess.run(["docker", "pause", registry], check=True, capture_output=True)
+    try:
+        played = serving.play("rollback")
+    finally:
+        subprocess.run(["docker", "unpause", registry], check=True, capture_output=True)
+    assert played.rc == 0, played.output[-4000:]
+    assert f"{good} serves again" in played.output
+    boots = {serving.inspect(name)["Config"]["Labels"]["trispark.boot"] for name in serving.nodes}
+    assert len(boots) == 1
+    record = last_record(serving, "boot")
+    assert {record["boot_id"]} == boots
+    assert (record["outcome"]["state"], record["requested"]["purpose"]) == ("valid", "rollback")

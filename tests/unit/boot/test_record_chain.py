@@ -1,0 +1,67 @@
+"""Nodes that were down catch up; a chain that was changed is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from trispark.errors import TrisparkError
+from trispark.record_chain import appends, leading_head
+from trispark.records import head_of
+
+
+class Chain:
+    """A stand-in for the cache: records that only need number, id and previous."""
+
+    directory = "cache"
+
+    def __init__(self, length: int) -> None:
+        self.records: list[dict] = []
+        for seq in range(1, length + 1):
+            last = head_of(self.records[-1]) if self.records else None
+            previous = {"seq": last["seq"], "hash": last["hash"]} if last else None
+            self.records.append({"seq": seq, "id": f"r{seq}", "previous": previous})
+
+    def list(self) -> list[dict]:
+        return self.records
+
+    def head(self, seq: int):
+        return head_of(self.records[seq - 1]) if seq else None
+
+
+def new(chain: Chain) -> dict:
+    return {"seq": len(chain.records) + 1, "id": "new", "previous": None}
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+def test_a_node_gets_what_it_missed_in_order(lag: int) -> None:
+    chain = Chain(5)
+    heads = {"spark0": chain.head(5), "spark1": chain.head(5 - lag), "spark2": chain.head(5)}
+    assert leading_head(heads, chain) == chain.head(5)
+    plan = appends(heads, chain, new(chain))
+    assert [entry["record"]["seq"] for entry in plan["spark1"]] == list(range(6 - lag, 7))
+    assert [entry["record"]["id"] for entry in plan["spark0"]] == ["new"]
+
+
+def test_empty_chains_begin_at_one() -> None:
+    chain = Chain(0)
+    heads = {"spark0": None, "spark1": None}
+    assert leading_head(heads, chain) is None
+    assert all(len(entries) == 1 for entries in appends(heads, chain, new(chain)).values())
+
+
+@pytest.mark.parametrize("seq", [3, 5])
+def test_a_changed_chain_is_a_fork(seq: int) -> None:
+    chain = Chain(5)
+    odd = {**chain.head(seq), "hash": "f" * 64}
+    with pytest.raises(TrisparkError) as caught:
+        leading_head({"spark0": chain.head(5), "spark1": odd}, chain)
+    assert caught.value.id == "TS-RECORD-FORK"
+    assert caught.value.where == "spark1" or caught.value.where == "spark0"
+
+
+def test_records_that_nobody_here_holds_are_named() -> None:
+    chain = Chain(5)
+    chain.records = chain.records[3:]
+    with pytest.raises(TrisparkError) as caught:
+        appends({"spark0": None}, chain, {"seq": 6, "id": "new", "previous": None})
+    assert caught.value.id == "TS-RECORD-LOST"

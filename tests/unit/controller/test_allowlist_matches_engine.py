@@ -1,0 +1,98 @@
+"""The lab engine accepts exactly what the allowlist lets through to it, and says inert where the allowlist says so."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from trispark.allowlist import CONTROLLED_PREFIXES, Kind, Support, Variable, format_value
+from trispark.catalog import Catalog
+from trispark.logparse import Attach, Stats, attach_lines, stats_lines
+from trispark.resolve import Resolution
+
+environment = pytest.importorskip("trispark_lab.environment")
+
+
+def delivered(catalog: Catalog) -> list[Variable]:
+    """Variables that reach the lab engine by environment and whose prefix it controls."""
+    return [
+        variable
+        for variable in catalog.allowlist.variables()
+        if variable.env
+        and variable.support("lab") is not Support.REFUSED
+        and variable.name.startswith(environment.CONTROLLED_PREFIXES)
+    ]
+
+
+def accepted(name: str, value: object) -> bool:
+    try:
+        environment.check_environment({name: format_value(value)})  # type: ignore[arg-type]
+    except environment.EngineError:
+        return False
+    return True
+
+
+def corners(variable: Variable) -> list[object]:
+    """Values that the allowlist lets through, at the ends of its range."""
+    match variable.type:
+        case Kind.FLAG01:
+            return [0, 1]
+        case Kind.INT:
+            return [variable.min, variable.max]
+        case Kind.FLOAT:
+            return [float(variable.min or 0), float(variable.max or 1)]
+        case Kind.ENUM:
+            return list(variable.choices or ())
+        case _:
+            return ["/a path/with #"] if variable.type is Kind.PATH else []
+
+
+def test_rendered_environment_starts_the_engine(baseline: Resolution, candidate: Resolution) -> None:
+    for resolution in (baseline, candidate):
+        for entry in resolution.resolved["ranks"]:
+            environment.check_environment(entry["env"])
+
+
+def test_engine_controls_no_prefix_that_the_gates_do_not() -> None:
+    assert set(environment.CONTROLLED_PREFIXES) <= set(CONTROLLED_PREFIXES)
+
+
+def test_implemented_values_are_accepted_over_the_whole_range(catalog: Catalog) -> None:
+    for variable in delivered(catalog):
+        if variable.support("lab") is Support.IMPLEMENTED:
+            refused = [value for value in corners(variable) if not accepted(variable.name, value)]
+            assert refused == [], variable.name
+
+
+def test_inert_variables_have_one_value_in_both_tables(catalog: Catalog) -> None:
+    for variable in delivered(catalog):
+        if variable.support("lab") is Support.INERT:
+            assert accepted(variable.name, variable.check(variable.inert_value, "allowlist")), variable.name
+        else:
+            assert environment.RULES[variable.name].kind == "implemented", variable.name
+
+
+def test_what_the_engine_refuses_is_never_delivered(catalog: Catalog) -> None:
+    names = {variable.name for variable in delivered(catalog)}
+    assert not names & {name for name, rule in environment.RULES.items() if rule.kind == "refused"}
+
+
+def test_rendered_command_starts_the_engine(candidate: Resolution) -> None:
+    config = pytest.importorskip("trispark_lab.config")
+    for entry in candidate.resolved["ranks"]:
+        command = [argument.replace("{rendezvous_port}", "20000") for argument in entry["command"]]
+        engine = config.parse(command[3:], entry["env"])
+        assert (engine.rank, engine.block_size, engine.ep_size) == (entry["rank"], 3, 3)
+
+
+def test_engine_s_own_lines_are_read() -> None:
+    row_store = pytest.importorskip("trispark_lab.row_store")
+    shard = SimpleNamespace(layer=14, rank=2, first=5, end=9)
+    counts = row_store.Counts(lookups=8, hits=0, reads=8)
+    store = SimpleNamespace(shard=shard, packed=True, counts=counts)
+    prefix = "[2026-09-25 10:00:00 TP2 EP2] "
+    start = prefix + row_store.start_line(store, 0.0, 4, 96)
+    assert attach_lines(start) == [Attach(14, 2, 5, 9, 0.0, True)]
+    (line,) = row_store.CounterLines([store], 0.0, 4, 96)(False)
+    assert stats_lines(prefix + line) == [Stats(14, 8, 0.0, 8, True)]

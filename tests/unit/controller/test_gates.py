@@ -1,0 +1,289 @@
+"""Healthy ranks pass; each single fault fails its own check on its own rank; what was not seen has failed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trispark.gates import GateResult, canary_body, evaluate, failed
+from trispark.resolve import Resolution
+
+Observations = dict[str, dict[str, Any]]
+Healthy = Callable[..., Observations]
+PER_RANK = {
+    "identity.image_digest",
+    "identity.adapters",
+    "identity.engine_version",
+    "identity.generation",
+    "identity.mounts",
+    "env.effective",
+    "env.image_only",
+    "env.command",
+    "engram.packed",
+    "engram.rows",
+    "engram.reads",
+    "canary.all_ranks",
+    "evidence.wo_a.present",
+}
+
+
+def bad(results: list[GateResult]) -> set[tuple[str, int | None]]:
+    return {(result.check_id, result.rank) for result in failed(results)}
+
+
+def test_healthy_boot_passes(
+    baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
+) -> None:
+    results = evaluate(baseline, healthy(baseline), canary, None, engram_rows)
+    assert failed(results) == []
+    assert {(result.check_id, result.rank) for result in results} == {
+        *((check, rank) for check in PER_RANK for rank in range(3)),
+        ("canary.text", None),
+    }
+
+
+def change(path: list[Any], value: Any) -> Callable[[dict[str, Any]], None]:
+    """An edit of one place of an observation; a callable value gets the old one."""
+
+    def edit(seen: dict[str, Any]) -> None:
+        target: Any = seen
+        for key in path[:-1]:
+            target = target[key]
+        old = target.get(path[-1]) if isinstance(target, dict) else target[path[-1]]
+        target[path[-1]] = value(old) if callable(value) else value
+
+    return edit
+
+
+def log(old: str, new: str) -> Callable[[dict[str, Any]], None]:
+    def edit(seen: dict[str, Any]) -> None:
+        assert old in seen["log"]
+        seen["log"] = seen["log"].replace(old, new)
+
+    return edit
+
+
+OTHER = "sha256:" + "c" * 64
+
+
+@pytest.mark.parametrize(
+    ("edit", "checks"),
+    [
+        (change(["image_digests"], [f"registry:5000/x@{OTHER}"]), {"identity.image_digest"}),
+        (change(["image_digests"], []), {"identity.image_digest"}),
+        (change(["image_id"], OTHER), {"identity.image_digest"}),
+        (change(["adapters", "trispark_hooks/lab_wo_a_w8.py"], "0" * 64), {"identity.adapters"}),
+        (change(["adapters", "extra.py"], "0" * 64), {"identity.adapters"}),
+        (change(["adapters"], {}), {"identity.adapters"}),
+        (change(["adapters"], None), {"identity.adapters"}),
+        (change(["versions", "engine"], "trispark-lab 0.2.0"), {"identity.engine_version"}),
+        (change(["versions", "packages", "numpy"], "2.2.0"), {"identity.engine_version"}),
+        (change(["versions", "packages", "numpy"], None), {"identity.engine_version"}),
+        (change(["versions"], None), {"identity.engine_version"}),
+        (change(["labels", "trispark.generation"], "g" + "0" * 16), {"identity.generation"}),
+        (change(["labels", "trispark.rank"], "7"), {"identity.generation"}),
+        (change(["labels", "trispark.boot"], "b0"), {"identity.generation"}),
+        (change(["labels", "trispark.epoch"], "10"), {"identity.generation"}),
+        (change(["mounts", 1, "source"], "/srv/engram.old"), {"identity.mounts"}),
+        (change(["mounts", 2, "source"], "/tmp/adapters"), {"identity.mounts"}),
+        (change(["mounts", 0, "read_only"], False), {"identity.mounts"}),
+        (change(["mounts"], lambda old: old[:2]), {"identity.mounts"}),
+        (change(["mounts"], lambda old: [*old, {**old[0], "target": "/root"}]), {"identity.mounts"}),
+        (change(["env", "DSV41_IO_THREADS"], "32"), {"env.effective"}),
+        (change(["env", "SGLANG_NEW"], "1"), {"env.effective"}),
+        (change(["env"], lambda old: {k: v for k, v in old.items() if k != "NCCL_PROTO"}), {"env.effective"}),
+        (change(["env"], None), {"env.effective"}),
+        (change(["image_env"], None), {"env.effective", "env.image_only"}),
+        (change(["command"], lambda old: [*old[:-1], "4"]), {"env.command"}),
+        (change(["command"], lambda old: [*old, "--trust"]), {"env.command"}),
+        (change(["command"], None), {"env.command"}),
+        (log("packed=True", "packed=False"), {"engram.packed"}),
+        (log("threads=96 packed=True", "threads=96 packed=False"), {"engram.packed"}),
+        (log("nvme Engram layer=14", "nvme Engram layer=15"), {"engram.packed", "engram.rows"}),
+        (log("rows=[", "rows=[1"), {"engram.rows"}),
+        (log("reads=160", "reads=320"), {"engram.reads"}),
+        (log("Engram layer=1 lookups=160", "Engram layer=1 lookups=0"), {"engram.reads"}),
+        (log("Engram layer=14 lookups", "Engram layer=14 asked"), {"engram.reads"}),
+        (change(["log"], lambda old: old + "[wo_a_w8] calls twin=3 dense=0\n"), {"evidence.wo_a.present"}),
+        (change(["log"], ""), {"engram.packed", "engram.rows", "engram.reads", "canary.all_ranks"}),
+    ],
+)
+@pytest.mark.parametrize("rank", [0, 2])
+def test_one_fault_fails_its_check_on_its_rank(
+    baseline: Resolution,
+    healthy: Healthy,
+    canary: dict[str, Any],
+    engram_rows: dict[int, int],
+    rank: int,
+    edit: Callable[[dict[str, Any]], None],
+    checks: set[str],
+) -> None:
+    seen = healthy(baseline)
+    edit(seen[f"spark{rank}"])
+    results = evaluate(baseline, seen, canary, None, engram_rows)
+    assert bad(results) == {(check, rank) for check in checks}
+    assert all(result.remedy and "\n" not in result.line() for result in failed(results))
+
+
+def test_missing_observation_fails_every_check_of_the_rank(
+    baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
+) -> None:
+    nothing: tuple[dict[str, Any] | None, ...] = ({}, None)
+    for lost in nothing:
+        seen: dict[str, Any] = {**healthy(baseline), "spark1": lost}
+        assert bad(evaluate(baseline, seen, canary, None, engram_rows)) == {(check, 1) for check in PER_RANK}
+
+
+def test_nothing_observed_is_no_pass(baseline: Resolution) -> None:
+    results = evaluate(baseline, {}, None, None, {})
+    assert bad(results) == {*((check, rank) for check in PER_RANK for rank in range(3)), ("canary.text", None)}
+
+
+def test_without_layers_the_engram_checks_fail(baseline: Resolution, healthy: Healthy, canary: dict[str, Any]) -> None:
+    checks = {check for check, _ in bad(evaluate(baseline, healthy(baseline), canary, None, {}))}
+    assert {"engram.packed", "engram.rows", "engram.reads"} <= checks
+
+
+def test_odd_node_is_named(
+    baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
+) -> None:
+    seen = healthy(baseline)
+    seen["spark1"]["image_id"] = OTHER
+    (result,) = failed(evaluate(baseline, seen, canary, None, engram_rows))
+    assert result.rank == 1
+    assert f"the odd node spark1: image id {OTHER}, spark0, spark2 have" in result.observed
+
+
+def test_without_majority_all_ranks_fail(
+    baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
+) -> None:
+    seen = healthy(baseline)
+    for rank in range(3):
+        seen[f"spark{rank}"]["versions"]["engine"] = f"v{rank}"
+    results = evaluate(baseline, seen, canary, None, engram_rows)
+    assert bad(results) == {("identity.engine_version", rank) for rank in range(3)}
+
+
+def test_image_that_sets_a_controlled_variable(
+    baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
+) -> None:
+    seen = healthy(baseline)
+    for side in ("env", "image_env"):
+        seen["spark2"][side]["NCCL_ALGO"] = "Ring"
+    (result,) = failed(evaluate(baseline, seen, canary, None, engram_rows))
+    assert (result.check_id, result.rank, result.observed) == ("env.image_only", 2, "NCCL_ALGO")
+
+
+def test_rendered_value_wins_over_the_image_s(
+    baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
+) -> None:
+    seen = healthy(baseline)
+    for rank in range(3):
+        seen[f"spark{rank}"]["image_env"]["DSV41_CACHE_GIB"] = "16"
+    assert failed(evaluate(baseline, seen, canary, None, engram_rows)) == []
+
+
+def test_a_secret_value_is_never_shown(
+    baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
+) -> None:
+    seen = healthy(baseline)
+    seen["spark0"]["env"]["API_KEY"] = "hunter2"
+    (result,) = failed(evaluate(baseline, seen, canary, None, engram_rows))
+    assert "API_KEY not planned" in result.line()
+    assert "hunter2" not in result.line()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("content", "42\n"), ("content", "43"), ("content", None), ("finish_reason", "length"), ("status", 500)],
+)
+def test_wrong_answer_fails(
+    baseline: Resolution,
+    healthy: Healthy,
+    canary: dict[str, Any],
+    engram_rows: dict[int, int],
+    field: str,
+    value: object,
+) -> None:
+    choice = canary["body"]["choices"][0]
+    {"content": choice["message"], "finish_reason": choice, "status": canary}[field][field] = value
+    assert bad(evaluate(baseline, healthy(baseline), canary, None, engram_rows)) == {("canary.text", None)}
+
+
+@pytest.mark.parametrize("body", ["not json", "[]", '{"choices": []}', None, 7])
+def test_no_answer_fails(baseline: Resolution, healthy: Healthy, engram_rows: dict[int, int], body: object) -> None:
+    answer = {"status": 200, "body": body}
+    assert bad(evaluate(baseline, healthy(baseline), answer, None, engram_rows)) == {("canary.text", None)}
+
+
+def test_answer_as_text_is_read(
+    baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
+) -> None:
+    answer = {**canary, "body": json.dumps(canary["body"])}
+    assert failed(evaluate(baseline, healthy(baseline), answer, None, engram_rows)) == []
+    assert canary_body("m")["temperature"] == 0
+
+
+def test_lookups_before_the_canary_do_not_count(
+    baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
+) -> None:
+    before = {"spark0": {"1": 0, "14": 0}, "spark1": {"1": 160, "14": 0}, "spark2": {"1": 160, "14": 160}}
+    results = evaluate(baseline, healthy(baseline), canary, None, engram_rows, before)
+    assert bad(results) == {("engram.reads", 1), ("engram.reads", 2), ("canary.all_ranks", 2)}
+
+
+def test_statuses_are_compared(
+    baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
+) -> None:
+    statuses = {f"spark{rank}": {"engine": {"state": "running", "boot_id": "b1"}} for rank in range(3)}
+    assert failed(evaluate(baseline, healthy(baseline), canary, statuses, engram_rows)) == []
+    statuses["spark1"]["engine"]["boot_id"] = "b2"
+    statuses["spark2"]["engine"]["state"] = "exited"
+    results = evaluate(baseline, healthy(baseline), canary, statuses, engram_rows)
+    assert bad(results) == {("canary.all_ranks", 1), ("canary.all_ranks", 2)}
+    results = evaluate(baseline, healthy(baseline), canary, {}, engram_rows)
+    assert bad(results) == {("canary.all_ranks", rank) for rank in range(3)}
+
+
+def test_candidate_needs_its_evidence(
+    candidate: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
+) -> None:
+    assert failed(evaluate(candidate, healthy(candidate, wo_a=True), canary, None, engram_rows)) == []
+    silent = evaluate(candidate, healthy(candidate), canary, None, engram_rows)
+    assert bad(silent) == {(f"evidence.wo_a.{name}", rank) for name in ("twins", "calls") for rank in range(3)}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "checks"),
+    [
+        ("calls twin=24", "calls twin=0", {"evidence.wo_a.calls"}),
+        (
+            "twins for 4 wo_a weights, 0 left",
+            "twins for 3 wo_a weights, 1 left",
+            {"evidence.wo_a.twins", "evidence.wo_a.left"},
+        ),
+        ("twins for 4", "twins for 0", {"evidence.wo_a.twins"}),
+    ],
+)
+def test_half_working_candidate_fails(
+    candidate: Resolution,
+    healthy: Healthy,
+    canary: dict[str, Any],
+    engram_rows: dict[int, int],
+    old: str,
+    new: str,
+    checks: set[str],
+) -> None:
+    seen = healthy(candidate, wo_a=True)
+    log(old, new)(seen["spark1"])
+    assert bad(evaluate(candidate, seen, canary, None, engram_rows)) == {(check, 1) for check in checks}
+
+
+def test_baseline_must_not_show_the_feature(
+    baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
+) -> None:
+    results = evaluate(baseline, healthy(baseline, wo_a=True), canary, None, engram_rows)
+    assert bad(results) == {("evidence.wo_a.present", rank) for rank in range(3)}

@@ -1,0 +1,95 @@
+"""Log lines are read by their shape, whatever stands before them. Field lines are in data/ (see its README)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trispark import logparse
+
+FIELD_LOG = (Path(__file__).parent / "data" / "engine-log.txt").read_text(encoding="utf-8")
+counts = st.integers(0, 10**9)
+prefixes = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=30)
+
+
+def test_field_log_attach() -> None:
+    assert logparse.attach_lines(FIELD_LOG) == [
+        logparse.Attach(1, 0, 0, 128002056, 0.0, True),
+        logparse.Attach(14, 0, 0, 128005560, 0.0, True),
+    ]
+
+
+def test_field_log_counters() -> None:
+    lines = logparse.stats_lines(FIELD_LOG)
+    assert lines[:2] == [logparse.Stats(1, 6040, 0.0, 6040, True), logparse.Stats(14, 5992, 0.0, 5992, True)]
+    assert logparse.total_lookups(FIELD_LOG) == {1: 6040 + 39185 + 112, 14: 5992 + 39232 + 112}
+    assert logparse.total_reads(FIELD_LOG) == logparse.total_lookups(FIELD_LOG)
+
+
+def test_field_log_decode() -> None:
+    (line,) = logparse.decode_lines(FIELD_LOG)
+    assert line == logparse.Decode(1, 3.08, 0.41, True, 3.12)
+    assert line.step_seconds() == pytest.approx(0.987, abs=0.001)
+
+
+def test_field_log_shape() -> None:
+    assert logparse.draft_shape(FIELD_LOG) == logparse.DraftShape(5, 6)
+    assert logparse.graph_sizes(FIELD_LOG) == [1, 2, 3, 4]
+    arguments = logparse.server_args(FIELD_LOG)
+    assert arguments is not None
+    assert (arguments["tp_size"], arguments["ep_size"], arguments["max_running_requests"]) == (3, 3, 4)
+
+
+def test_twins_and_calls() -> None:
+    log = "x [wo_a_w8] fp8 twins for 40 wo_a weights, 0 left on bf16\n[TP1] [wo_a_w8] calls twin=7 dense=2\n"
+    assert logparse.twin_lines(log) == [logparse.Twins(40, 0)]
+    assert logparse.call_lines(log) == [logparse.Calls(7, 2)]
+
+
+@given(prefix=prefixes, rank=st.integers(0, 2), first=counts, end=counts, packed=st.booleans())
+def test_attach_with_any_prefix(prefix: str, rank: int, first: int, end: int, packed: bool) -> None:
+    line = (
+        f"{prefix}Exact nvme Engram layer=14 rank={rank} rows=[{first},{end}) cache=0.5GiB (9 slots, 16-way, 0.1% of "
+        f"owned rows) scales=0.0GiB io_threads=96 packed={packed}"
+    )
+    assert logparse.attach_lines(line) == [logparse.Attach(14, rank, first, end, 0.5, packed)]
+    assert logparse.stats_lines(line) == []
+
+
+@given(prefix=prefixes, lookups=counts, reads=counts, tenths=st.integers(0, 1000), packed=st.booleans())
+def test_counters_with_any_prefix(prefix: str, lookups: int, reads: int, tenths: int, packed: bool) -> None:
+    line = (
+        f"{prefix} Engram layer=1 lookups={lookups} hit_rate={tenths / 10:.1f}% reads={reads} cache=0.0GiB(4-way) "
+        f"scales=0.0GiB threads=96 packed={packed}"
+    )
+    assert logparse.stats_lines(line) == [logparse.Stats(1, lookups, tenths / 10, reads, packed)]
+    assert logparse.attach_lines(line) == []
+
+
+@given(lookups=st.integers(1, 10**7), data=st.data())
+def test_reads_of_a_cache_lie_in_the_expected_range(lookups: int, data: st.DataObject) -> None:
+    hits = data.draw(st.integers(0, lookups))
+    stats = logparse.Stats(1, lookups, round(hits / lookups * 100, 1), lookups - hits, True)
+    low, high = stats.expected_reads()
+    assert low <= lookups - hits <= high
+    assert high - low <= lookups * 0.0011 + 2
+
+
+@given(st.text())
+def test_any_text_is_read_without_error(text: str) -> None:
+    for read in (logparse.attach_lines, logparse.stats_lines, logparse.decode_lines, logparse.twin_lines):
+        assert read(text) == []
+    assert logparse.draft_shape(text) is None
+
+
+@pytest.mark.parametrize("value", ["{'a': __import__('os')}", "{'a': 1", "{1, 2}", "{" * 300 + "}" * 300])
+def test_server_args_are_data_only(value: str) -> None:
+    assert logparse.server_args(f"server_args={value}") is None
+
+
+def test_draft_shapes_that_disagree_are_unknown() -> None:
+    line = "Initialized DSpark draft runner. gamma={k}, verify_num_draft_tokens={v}, x\n"
+    assert logparse.draft_shape(line.format(k=3, v=4) + line.format(k=5, v=6)) is None

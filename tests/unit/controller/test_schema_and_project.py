@@ -1,0 +1,47 @@
+"""Published schemas equal the models; the project's state is read from git."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from trispark.project import ProjectState, project_state
+from trispark.schema import main, schema_texts
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def test_committed_schemas_equal_the_models(tmp_path: Path) -> None:
+    assert main([str(tmp_path)]) == 0
+    committed = {path.name: path.read_text(encoding="utf-8") for path in (REPOSITORY / "schemas").glob("*.json")}
+    assert committed == schema_texts(), "run: python -m trispark.schema"
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "experiments").glob("*.yml")), ids=lambda path: path.stem)
+def test_experiments_follow_their_published_schema(path: Path) -> None:
+    schema = yaml.safe_load((REPOSITORY / "schemas" / f"{path.stem}.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(schema).validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def git(root: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", str(root), *identity, *arguments], check=True, capture_output=True)
+
+
+def test_project_state(tmp_path: Path) -> None:
+    assert project_state(tmp_path, "1") == ProjectState("1", None, True)
+    git(tmp_path, "init")
+    (tmp_path / "a").write_text("1", encoding="utf-8")
+    assert project_state(tmp_path, "1").commit is None
+    git(tmp_path, "add", "a")
+    git(tmp_path, "commit", "-m", "x")
+    clean = project_state(tmp_path, "1")
+    assert clean.commit is not None
+    assert len(clean.commit) == 40
+    assert not clean.dirty
+    (tmp_path / "b").write_text("1", encoding="utf-8")
+    assert project_state(tmp_path, "1").dirty

@@ -1,0 +1,453 @@
+"""The verbs: which site, which exit status, what is the last line, and no traceback for a mistake."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trispark import cli
+from trispark.cli import app as app_module
+from trispark.cli import exit_codes
+from trispark.cli.demo import Demo
+from trispark.cli.play import Player, parse_extra
+from trispark.cli.progress import PlainProgress
+from trispark.cli.pytest_command import pytest_argv
+from trispark.cli.records import cached_records, find_record
+from trispark.cli.sites import choose_site
+from trispark.cli.status_view import node_states, status_lines
+from trispark.cli.terminal import Terminal
+from trispark.errors import TrisparkError
+from trispark.run_events import FailedEvent, PlaySeconds, RunObserver
+from trispark.runner import RunResult
+
+
+def result(
+    name: str = "x",
+    *,
+    status: str = "successful",
+    failures: tuple[FailedEvent, ...] = (),
+    unreachable: tuple[str, ...] = (),
+    changed: bool = False,
+    published: dict[str, Any] | None = None,
+) -> RunResult:
+    return RunResult(
+        run_id=f"run-{name}",
+        playbook=name,
+        directory=Path("/nowhere/run"),
+        rc=0 if status == "successful" else 2,
+        status=status,
+        seconds=1.5,
+        stats={},
+        plays=[PlaySeconds("P", 1.0)],
+        failures=list(failures),
+        unreachable=frozenset(unreachable),
+        published=published or {},
+        changed=changed,
+        last_play="P",
+        last_task="T",
+    )
+
+
+FAILED = FailedEvent("spark0", "T", "TS-A-B: no")
+PLAIN_FAILED = FailedEvent("spark0", "T", "no")
+
+
+@pytest.mark.parametrize(
+    ("run", "status"),
+    [
+        pytest.param(result(), 0, id="ok"),
+        pytest.param(result(status="failed", failures=(FAILED,), changed=True), 1, id="failed-after-a-change"),
+        pytest.param(result(status="failed", failures=(PLAIN_FAILED,)), 1, id="failed-without-an-id"),
+        pytest.param(result(status="failed", failures=(FAILED,)), 3, id="refused"),
+        pytest.param(result(status="failed", failures=(FAILED,), unreachable=("spark1",)), 4, id="unreachable"),
+        pytest.param(result(status="interrupted", changed=True), 130, id="interrupted"),
+    ],
+)
+def test_exit_status_of_a_run(run: RunResult, status: int) -> None:
+    assert exit_codes.of_run(run) == status
+    assert status in exit_codes.MEANING
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    (tmp_path / "inventory" / "lab").mkdir(parents=True)
+    return tmp_path
+
+
+def add_site(checkout: Path, name: str, text: str) -> None:
+    directory = checkout / "inventory" / name / "group_vars" / "all"
+    directory.mkdir(parents=True)
+    (directory / "site.yml").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("others", "named", "changing", "expected"),
+    [
+        pytest.param({}, None, True, "lab", id="lab-alone"),
+        pytest.param({"sparks": "site_configured: false\n"}, None, True, "lab", id="other-not-configured"),
+        pytest.param({"sparks": "site_configured: 'true'\n"}, None, True, "lab", id="other-says-text"),
+        pytest.param({"sparks": ": ["}, None, True, "lab", id="other-unreadable"),
+        pytest.param(
+            {"sparks": "site_configured: true\n"}, None, True, "TS-SITE-AMBIGUOUS", id="change-must-not-guess"
+        ),
+        pytest.param({"sparks": "site_configured: true\n"}, None, False, "lab", id="reading-may"),
+        pytest.param({"sparks": "site_configured: true\n"}, "lab", True, "lab", id="lab-named"),
+        pytest.param({"sparks": "site_configured: true\n"}, "sparks", True, "sparks", id="other-named"),
+        pytest.param(
+            {"sparks": "site_name: sparks\n"}, "sparks", False, "TS-SITE-UNCONFIGURED", id="named-unconfigured"
+        ),
+        pytest.param({}, "nope", False, "TS-SITE-UNKNOWN", id="named-unknown"),
+        pytest.param({}, "../lab", False, "TS-SITE-UNKNOWN", id="path"),
+    ],
+)
+def test_site(checkout: Path, others: dict[str, str], named: str | None, changing: bool, expected: str) -> None:
+    for name, text in others.items():
+        add_site(checkout, name, text)
+    if expected.startswith("TS-"):
+        with pytest.raises(TrisparkError) as refused:
+            choose_site(checkout, named, changing=changing)
+        assert refused.value.id == expected
+        return
+    choice = choose_site(checkout, named, changing=changing)
+    assert choice.name == expected
+    assert choice.line.startswith(f"site: {expected}")
+
+
+@pytest.mark.parametrize("pair", ["feature", "=x", "a b=c", ""])
+def test_extra_that_is_no_pair_is_a_usage_error(pair: str) -> None:
+    with pytest.raises(TrisparkError) as refused:
+        parse_extra([pair])
+    assert exit_codes.of_error(refused.value) == exit_codes.USAGE
+
+
+def test_extra_values_stay_text() -> None:
+    assert parse_extra(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
+
+
+class FakePlaybooks:
+    """Stands for ansible: gives each playbook's result and notes the order."""
+
+    def __init__(self, results: dict[str, RunResult]) -> None:
+        self.results = results
+        self.played: list[tuple[str, str, Any]] = []
+
+    def __call__(
+        self, repo: Path, name: str, *, site: str, extra: Any, check: bool, diff: bool, observer: RunObserver
+    ) -> RunResult:
+        self.played.append((name, site, extra))
+        observer.phase_started(f"phase of {name}")
+        observer.phase_ended(f"phase of {name}", 1.25)
+        return self.results.get(name, result(name, changed=True))
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _, _ in self.played]
+
+
+@pytest.fixture
+def run_cli(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, list[str], str]]:
+    """Run the command line on an empty checkout; playbooks give what the test says."""
+    monkeypatch.setattr(app_module, "REPO", checkout)
+    monkeypatch.delenv("TRISPARK_SITE", raising=False)
+
+    def run(*arguments: str, playbooks: FakePlaybooks | None = None) -> tuple[int, list[str], str]:
+        fake = playbooks or FakePlaybooks({})
+        monkeypatch.setattr(app_module, "prepare_machine", lambda repo, say: say("prepared"))
+        monkeypatch.setattr(app_module, "Player", lambda repo, site, terminal: Player(repo, site, terminal, run=fake))
+        monkeypatch.setattr(sys, "argv", ["trispark", *arguments])
+        status = cli.main()
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.out + captured.err
+        return status, captured.out.splitlines(), captured.err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        pytest.param(["no-such-verb"], 2, id="verb"),
+        pytest.param(["play"], 2, id="missing-argument"),
+        pytest.param(["play", "x", "--no-such-option"], 2, id="option"),
+        pytest.param(["play", "x", "-e", "feature"], 2, id="extra"),
+        pytest.param(["status", "--site", "nope"], 2, id="site"),
+        pytest.param(["records", "show", "1"], 2, id="record"),
+    ],
+)
+def test_mistakes(run_cli: Callable[..., tuple[int, list[str], str]], arguments: list[str], status: int) -> None:
+    assert run_cli(*arguments)[0] == status
+
+
+def test_changing_verb_refuses_to_guess_before_it_plays(
+    run_cli: Callable[..., tuple[int, list[str], str]], checkout: Path
+) -> None:
+    add_site(checkout, "sparks", "site_configured: true\n")
+    playbooks = FakePlaybooks({})
+    status, _, err = run_cli("play", "rollback", playbooks=playbooks)
+    assert (status, playbooks.played) == (3, [])
+    assert err.startswith("trispark: TS-SITE-AMBIGUOUS")
+    assert run_cli("play", "rollback", "--site", "sparks", playbooks=playbooks)[1][0] == "site: sparks"
+    assert playbooks.played == [("rollback", "sparks", {})]
+    assert run_cli("play", "rollback", "--check", playbooks=playbooks)[0] == 0
+
+
+def test_lab_playbooks_never_leave_the_lab(
+    run_cli: Callable[..., tuple[int, list[str], str]], monkeypatch: pytest.MonkeyPatch, checkout: Path
+) -> None:
+    add_site(checkout, "sparks", "site_configured: true\n")
+    monkeypatch.setenv("TRISPARK_SITE", "sparks")
+    playbooks = FakePlaybooks({})
+    for arguments in (["lab", "up"], ["play", "lab_down"], ["play", "demo_incident"], ["demo", "--keep"]):
+        assert run_cli(*arguments, playbooks=playbooks)[1][0] == "site: lab"
+    assert {site for _, site, _ in playbooks.played} == {"lab"}
+
+
+def write_record(checkout: Path, name: str, content: str) -> None:
+    directory = checkout / ".trispark" / "lab" / "records"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / name).write_text(content)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["records", "list", "--json"],
+        ["records", "show", "1", "--json"],
+        ["status", "--json"],
+        ["play", "validate", "--json"],
+        ["demo", "--json"],
+        ["demo", "--json", "--keep"],
+    ],
+    ids=" ".join,
+)
+def test_last_line_is_one_json_object_and_the_first_is_the_site(
+    run_cli: Callable[..., tuple[int, list[str], str]], checkout: Path, arguments: list[str]
+) -> None:
+    write_record(checkout, "1-abc.json", '{"kind": "boot"}')
+    _, out, _ = run_cli(*arguments)
+    assert out[0] == "site: lab"
+    assert isinstance(json.loads(out[-1]), dict)
+
+
+def test_error_with_json_ends_with_an_object_too(run_cli: Callable[..., tuple[int, list[str], str]]) -> None:
+    status, out, err = run_cli("records", "show", "7", "--json")
+    assert status == 2
+    assert json.loads(out[-1])["error"]["id"] == "TS-RECORD-UNKNOWN"
+    assert err.count("\n") == 1
+
+
+def test_status_shows_nodes_and_says_4_for_an_unreachable_one(
+    run_cli: Callable[..., tuple[int, list[str], str]],
+) -> None:
+    published = {
+        "status": {
+            "nodes": {
+                "spark0": {"current": "g1", "engine": None, "good": []},
+                "spark2": {"reachable": False, "reason": "no route"},
+            }
+        }
+    }
+    playbooks = FakePlaybooks({"status": result("status", published=published, unreachable=("spark1",))})
+    status, out, _ = run_cli("status", "--json", playbooks=playbooks)
+    assert status == 4
+    assert "spark0  current g1; no engine; last good none" in out
+    assert "spark1  unreachable" in out
+    assert "spark2  unreachable: no route" in out
+    assert json.loads(out[-1])["unreachable"] == ["spark1", "spark2"]
+
+
+def test_status_line_of_a_running_engine() -> None:
+    state = {
+        "current": "g1",
+        "engine": {"state": "running", "boot_id": "b1", "generation": "g1"},
+        "good": [{"generation": "g0"}, {"generation": "g1"}],
+        "foreign": ["someones"],
+    }
+    assert list(status_lines(node_states({"status": {"spark0": state}}), frozenset())) == [
+        "spark0  current g1; running, boot b1, generation g1; last good g1",
+        "spark0  not ours, in our place: someones",
+    ]
+
+
+def test_records_are_found_by_number_id_or_unique_beginning(checkout: Path) -> None:
+    write_record(checkout, "2-bbb1.json", '{"kind": "boot", "outcome": {"state": "valid"}}')
+    write_record(checkout, "10-bbb2.json", '{"kind": "trial"}')
+    records = cached_records(checkout, "lab")
+    assert [record.seq for record in records] == [2, 10]
+    assert records[0].summary()["outcome"] == "valid"
+    assert [find_record(records, wanted).seq for wanted in ("2", "bbb1", "2-bbb1", "bbb2")] == [2, 2, 2, 10]
+    for wanted in ("bbb", "", "3"):
+        with pytest.raises(TrisparkError) as refused:
+            find_record(records, wanted)
+        assert refused.value.id == "TS-RECORD-UNKNOWN"
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_record_that_is_no_object_is_named(checkout: Path, content: str) -> None:
+    write_record(checkout, "1-a.json", content)
+    with pytest.raises(TrisparkError, match=r"1-a\.json") as refused:
+        cached_records(checkout, "lab")
+    assert refused.value.id == "TS-RECORD-UNREADABLE"
+
+
+def test_failed_play_prints_its_error_in_one_line(run_cli: Callable[..., tuple[int, list[str], str]]) -> None:
+    playbooks = FakePlaybooks({"boot": result("boot", status="failed", failures=(FAILED,), changed=True)})
+    status, out, err = run_cli("play", "boot", playbooks=playbooks)
+    assert status == 1
+    assert err.splitlines()[0] == "trispark: spark0: TS-A-B: no"
+    assert "     1.2 s  phase of boot" in out
+
+
+def test_interrupted_play_says_where_and_how_to_go_on(run_cli: Callable[..., tuple[int, list[str], str]]) -> None:
+    status, _, err = run_cli("play", "boot", playbooks=FakePlaybooks({"boot": result("boot", status="interrupted")}))
+    assert status == 130
+    assert "phase 'P'" in err
+    assert "./trispark status" in err
+
+
+GOOD = {
+    "stage_a": result(
+        "stage_a",
+        published={
+            "stage_a": {
+                "packed_ok": True,
+                "boot_id": "b1",
+                "c1_tok_s": 10.5,
+                "c4_tok_s": 30.0,
+                "record": ".trispark/lab/records/1-b1.json",
+            },
+        },
+    ),
+    "stage_c": result(
+        "stage_c",
+        published={
+            "trial": {"feature": "wo_a", "verdict": "INCONCLUSIVE"},
+            "records": [".trispark/lab/records/2-b2.json", ".trispark/lab/records/3-b3.json"],
+        },
+    ),
+    "rollback": result(
+        "rollback",
+        published={"rollback": {"seconds": 5.5, "verified": True, "record": ".trispark/lab/records/4-b4.json"}},
+    ),
+}
+ORDER = ["lab_up", "stage_a", "stage_c", "demo_incident", "rollback", "lab_down"]
+
+
+def demo(
+    checkout: Path, playbooks: FakePlaybooks, *, keep: bool = False, prepare: Callable[[], None] = lambda: None
+) -> tuple[int, Demo, str]:
+    out = io.StringIO()
+    terminal = Terminal(out, out)
+    ticks = iter(range(1000))
+    subject = Demo(
+        checkout, Player(checkout, "lab", terminal, run=playbooks), prepare, keep=keep, now=lambda: float(next(ticks))
+    )
+    return subject.run(), subject, out.getvalue()
+
+
+def test_demo_that_verified_everything(checkout: Path) -> None:
+    playbooks = FakePlaybooks(GOOD)
+    status, subject, text = demo(checkout, playbooks)
+    assert status == 0
+    assert playbooks.names == ORDER
+    assert playbooks.played[2] == ("stage_c", "lab", {"feature": "wo_a"})
+    report = subject.report.as_json()
+    assert report.pop("wall_s") > 0
+    assert report == {
+        "stage_a": {"packed_ok": True, "boot_id": "b1", "c1_tok_s": 10.5, "c4_tok_s": 30.0},
+        "trial": {"feature": "wo_a", "verdict": "INCONCLUSIVE"},
+        "rollback": {"seconds": 5.5, "verified": True},
+        "records": [f".trispark/lab/records/{n}-b{n}.json" for n in (1, 2, 3, 4)],
+    }
+    assert "record     .trispark/lab/records/3-b3.json" in text
+
+
+def test_demo_keeps_the_lab_when_asked(checkout: Path) -> None:
+    playbooks = FakePlaybooks(GOOD)
+    status, _, text = demo(checkout, playbooks, keep=True)
+    assert (status, playbooks.names) == (0, ORDER[:-1])
+    assert "the lab stays" in text
+
+
+@pytest.mark.parametrize("failing", ORDER[:-1])
+def test_demo_removes_the_lab_after_a_failure_and_says_so(checkout: Path, failing: str) -> None:
+    failed = result(failing, status="failed", failures=(FAILED,))
+    playbooks = FakePlaybooks({**GOOD, failing: failed})
+    status, _, text = demo(checkout, playbooks)
+    assert status == 1
+    assert playbooks.names == [*ORDER[: ORDER.index(failing) + 1], "lab_down"]
+    assert "remove the lab (also after a failure" in text
+
+
+def test_demo_fails_when_the_lab_cannot_be_removed(checkout: Path) -> None:
+    failed = result("lab_down", status="failed", failures=(FAILED,), changed=True)
+    assert demo(checkout, FakePlaybooks({**GOOD, "lab_down": failed}))[0] == 1
+
+
+def test_interrupted_demo_leaves_the_lab_and_says_how_to_remove_it(checkout: Path) -> None:
+    playbooks = FakePlaybooks({**GOOD, "stage_a": result("stage_a", status="interrupted")})
+    status, _, text = demo(checkout, playbooks)
+    assert (status, playbooks.names) == (130, ["lab_up", "stage_a"])
+    assert "./trispark lab down removes it" in text
+
+
+def test_demo_that_cannot_prepare_touches_nothing(checkout: Path) -> None:
+    def refuse() -> None:
+        raise TrisparkError(id="TS-HOST-DISK", what="too little free disk")
+
+    playbooks = FakePlaybooks(GOOD)
+    status, _, text = demo(checkout, playbooks, prepare=refuse)
+    assert (status, playbooks.names) == (3, [])
+    assert "TS-HOST-DISK" in text
+
+
+@pytest.mark.parametrize(
+    ("playbook", "part", "name", "value"),
+    [
+        ("stage_a", "stage_a", "packed_ok", False),
+        ("stage_a", "stage_a", "packed_ok", "true"),
+        ("stage_a", "stage_a", "boot_id", ""),
+        ("stage_a", "stage_a", "c1_tok_s", 0),
+        ("stage_a", "stage_a", "c4_tok_s", None),
+        ("stage_c", "trial", "feature", "other"),
+        ("stage_c", "trial", "verdict", None),
+        ("rollback", "rollback", "verified", False),
+        ("rollback", "rollback", "seconds", None),
+    ],
+)
+def test_demo_is_not_ok_when_anything_is_unverified(
+    checkout: Path, playbook: str, part: str, name: str, value: object
+) -> None:
+    published: dict[str, Any] = {**GOOD[playbook].published, part: {**GOOD[playbook].published[part], name: value}}
+    playbooks = FakePlaybooks({**GOOD, playbook: result(playbook, published=published)})
+    status, _, text = demo(checkout, playbooks)
+    assert status == 1
+    assert f"{part}.{name}={value!r}" in text
+    assert playbooks.names == ORDER
+
+
+def test_plain_progress_says_one_line_a_phase() -> None:
+    out = io.StringIO()
+    shown = PlainProgress(Terminal(out, out))
+    for number in range(100):
+        shown.task_started(f"task {number}")
+        shown.waiting_for(("spark0",))
+    shown.phase_started("Boot")
+    shown.phase_ended("Boot", 12.34)
+    assert out.getvalue() == "    12.3 s  Boot\n"
+
+
+@pytest.mark.parametrize(("everything", "left_out"), [(False, True), (True, False)])
+def test_pytest_call(everything: bool, left_out: bool) -> None:
+    argv = pytest_argv(Path("/v/python"), everything=everything, arguments=["tests/unit", "-x"])
+    assert argv[:4] == ["/v/python", "-m", "pytest", "--durations=15"]
+    assert ("not slow" in argv) is left_out
+    assert argv[-2:] == ["tests/unit", "-x"]

@@ -1,0 +1,109 @@
+"""One checkpoint and one set of packed shards for all tests of the engine."""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trispark_lab import make_checkpoint, safetensors
+from trispark_lab.checkpoint import Checkpoint
+from trispark_lab.collective import Collective
+from trispark_lab.config import load_model_config, parse
+from trispark_lab.draft import MarkovDraft
+from trispark_lab.model import RankModel, load_model
+from trispark_lab.readers import ReaderPool
+from trispark_lab.requests import Request
+from trispark_lab.scheduler import Limits, Scheduler
+from trispark_lab.steps import StepRunner
+from trispark_lab.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("checkpoint")
+    make_checkpoint.make(directory)
+    return directory
+
+
+def pack(checkpoint: Path, directory: Path, world: int) -> None:
+    """Packed shards by the field's format, written here independently of the node agent."""
+    for path in sorted(checkpoint.glob("model-*.safetensors")):
+        infos = safetensors.read_header(path)
+        for name in infos:
+            if not name.endswith("engram.embed.weight"):
+                continue
+            layer = int(name.split(".")[1])
+            weight = safetensors.read_bytes(infos[name])
+            scale = safetensors.read_bytes(infos[f"layers.{layer}.engram.embed.scale"])
+            rows = np.concatenate([weight, scale], axis=1)
+            for rank in range(world):
+                low, high = len(rows) * rank // world, len(rows) * (rank + 1) // world
+                header = struct.pack("<6Q", 0x31344E4531565344, layer, low, high, len(rows), 264).ljust(4096, b"\0")
+                (directory / f"engram-l{layer}-r{rank}of{world}.bin").write_bytes(header + rows[low:high].tobytes())
+
+
+@pytest.fixture(scope="session")
+def packed(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards for a world of one and of three."""
+    directory = tmp_path_factory.mktemp("engram")
+    pack(checkpoint, directory, 1)
+    pack(checkpoint, directory, 3)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tokenizer(checkpoint: Path) -> Tokenizer:
+    return Tokenizer.load(checkpoint / "tokenizer.json")
+
+
+@dataclass
+class Generator:
+    """An engine of one rank in this process."""
+
+    model: RankModel
+    draft: MarkovDraft
+    tokenizer: Tokenizer
+
+    def scheduler(self, block_size: int = 3, log: Callable[[str], None] = lambda line: None, **sizes: int) -> Scheduler:
+        limits = {"max_running": 4, "chunk": 1024, "max_total_tokens": 65536, "log_interval": 40, **sizes}
+        config = self.model.config
+        return Scheduler(
+            Limits(block_size=block_size, history=3, eos=config.eos_token, pad=config.engram_pad_token, **limits),
+            StepRunner(self.model, Collective(None)),
+            self.draft,
+            log,
+        )
+
+    def generate(
+        self, prompts: list[str], max_tokens: int, block_size: int = 3, ignore_eos: bool = True, **sizes: int
+    ) -> list[str]:
+        """Texts of the prompts, run at the same time."""
+        scheduler = self.scheduler(block_size, lambda line: None, **sizes)
+        requests = [
+            Request(tuple(self.tokenizer.encode(prompt)), max_tokens, ignore_eos, lambda tokens, reason: None)
+            for prompt in prompts
+        ]
+        for request in requests:
+            scheduler.submit(request)
+        scheduler.drain()
+        return [self.tokenizer.decode(request.output) for request in requests]
+
+
+@pytest.fixture(scope="session")
+def make_generator(checkpoint: Path, tokenizer: Tokenizer) -> Callable[[Path], Generator]:
+    def make(packed_dir: Path) -> Generator:
+        environ = {"DSV41_PACKED_DIR": str(packed_dir), "DSV41_IO_THREADS": "8"}
+        engine = parse(["--model-path", str(checkpoint)], environ)
+        config = load_model_config(checkpoint)
+        model = load_model(engine, config, tokenizer, Collective(None), ReaderPool(8), lambda line: None)
+        return Generator(model, MarkovDraft.load(Checkpoint(checkpoint), config), tokenizer)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def generator(make_generator: Callable[[Path], Generator], packed: Path) -> Generator:
+    return make_generator(packed)

@@ -1,0 +1,193 @@
+"""Three real processes on loopback: start, canary, counters, goodbye, and a rank that dies."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+DEADLINE_S = 60
+
+
+class Process:
+    """One rank; its lines are kept, and `expect` waits for one of them."""
+
+    def __init__(self, argv: list[str], environ: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "trispark_lab", *argv],
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._guard = threading.Timer(DEADLINE_S, self._process.kill)
+        self._guard.start()
+        self.lines: list[str] = []
+
+    def expect(self, pattern: str) -> re.Match[str]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.lines.append(line.rstrip("\n"))
+            match = re.search(pattern, line)
+            if match is not None:
+                return match
+        raise AssertionError(f"no line {pattern!r} in:\n" + "\n".join(self.lines))
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def end(self) -> int:
+        """Exit code, after all lines were read."""
+        assert self._process.stdout is not None
+        self.lines += [line.rstrip("\n") for line in self._process.stdout]
+        return self._process.wait()
+
+    def close(self) -> None:
+        self._guard.cancel()
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+Start = Callable[..., list[Process]]
+
+
+@pytest.fixture
+def start(checkpoint: Path, packed: Path) -> Iterator[Start]:
+    running: list[Process] = []
+
+    def run(adapters: bool, **env: str) -> list[Process]:
+        path = [str(ROOT / "lab")] + ([str(ROOT / "adapters")] if adapters else [])
+        controlled = ("DSV41_", "DSPARK_", "SGLANG_", "NCCL_")
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(controlled)}
+        environ |= {
+            "PYTHONPATH": os.pathsep.join(path),
+            "DSV41_SOURCE": str(checkpoint),
+            "DSV41_PACKED_DIR": str(packed),
+            "DSV41_IO_THREADS": "4",
+            "DSV41_STATS_SECONDS": "600",
+            "DSPARK_BLOCK_SIZE": "3",
+            "SGLANG_RAGGED_VERIFY_MODE": "static",
+            **env,
+        }
+        port = "0"
+        for rank in range(3):
+            argv = ["--model-path", str(checkpoint), "--tp", "3", "--nnodes", "3", "--ep-size", "3", "--port", "0"]
+            argv += ["--node-rank", str(rank), "--dist-init-addr", f"127.0.0.1:{port}"]
+            for peer in sorted({0, 1, 2} - {rank}):
+                argv += ["--pair-link", f"{peer}:127.0.0.1:127.0.0.1"]
+            running.append(Process(argv, environ))
+            if rank == 0:
+                port = running[0].expect(r"Rendezvous on 127\.0\.0\.1:(\d+)")[1]
+        return running
+
+    yield run
+    for process in running:
+        process.close()
+
+
+def get(port: str, path: str, document: dict[str, Any] | None = None) -> Any:
+    data = None if document is None else json.dumps(document).encode()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", data, timeout=DEADLINE_S) as response:
+        text = response.read()
+        return json.loads(text) if text else response.status
+
+
+def canary(port: str) -> Any:
+    document = {"model": "deepseek-v4.1-flash", "temperature": 0, "messages": [{"role": "user", "content": "19+23="}]}
+    choice = get(port, "/v1/chat/completions", document)["choices"][0]
+    return choice["message"]["content"], choice["finish_reason"]
+
+
+def test_start_answer_and_stop(start: Start) -> None:
+    ranks = start(adapters=True, DSV41_WO_A_W8="1")
+    workers = [process.expect(r"Health endpoint on port (\d+)")[1] for process in ranks[1:]]
+    port = ranks[0].expect(r"^Ready: API on port (\d+) \(rank 0\)$")[1]
+    assert any(line.endswith("] The server is fired up and ready to roll!") for line in ranks[0].lines)
+    assert canary(port) == ("42", "stop")
+    assert [get(each, "/health") for each in (port, *workers)] == [200, 200, 200]
+    info = get(port, "/server_info")
+    assert info["speculative_dspark_block_size"] == 3
+    state = info["internal_states"][0]
+    for counters in (state["engram"]["1"], state["engram"]["14"]):
+        assert counters["lookups"] == counters["reads"] > 0
+        assert counters["wait_s"] > 0
+    assert state["wo_a_calls"]["twin"] > 0
+    assert state["avg_spec_accept_length"] > 1
+    ranks[1].signal(signal.SIGTERM)  # a worker waits for rank 0
+    assert canary(port) == ("42", "stop")
+    ranks[0].signal(signal.SIGTERM)
+    assert [process.end() for process in ranks] == [0, 0, 0]
+    for number, process in enumerate(ranks):
+        tag = rf"^\[\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d TP{number} EP{number}\] "
+        text = "\n".join(process.lines)
+        for layer in (1, 14):
+            assert re.search(rf"{tag}Exact nvme Engram layer={layer} rank={number} rows=.* packed=True$", text, re.M)
+            stats = re.findall(rf"{tag}Engram layer={layer} lookups=(\d+) hit_rate=0.0% reads=(\d+) ", text, re.M)
+            assert len(stats) == 1
+            assert 0 < int(stats[0][0]) == int(stats[0][1])
+        assert re.search(rf"{tag}Initialized DSpark draft runner\. .*gamma=3, verify_num_draft_tokens=4,", text, re.M)
+        assert re.search(rf"{tag}SGLANG_RAGGED_VERIFY_MODE=static is inert", text, re.M)
+        assert re.search(rf"{tag}\[wo_a_w8\] fp8 twins for 2 wo_a weights, 0 left on float32$", text, re.M)
+        assert re.search(rf"{tag}\[wo_a_w8\] calls twin=[1-9]\d* dense=[1-9]\d*$", text, re.M)
+
+
+def test_without_the_adapter_its_switch_has_no_effect_and_a_lost_rank_ends_all(start: Start) -> None:
+    ranks = start(adapters=False, DSV41_WO_A_W8="1")
+    port = ranks[0].expect(r"^Ready: API on port (\d+)")[1]
+    assert canary(port) == ("42", "stop")
+    assert get(port, "/server_info")["internal_states"][0]["wo_a_calls"].keys() == {"dense"}
+    ranks[2].signal(signal.SIGKILL)
+    ranks[2].end()
+    with pytest.raises((urllib.error.URLError, ConnectionError)):
+        canary(port)
+    assert [process.end() for process in ranks[:2]] == [1, 1]
+    assert "TS-ENGINE-RANK: rank 2 is gone" in "\n".join(ranks[0].lines)
+    assert "TS-ENGINE-RANK: rank" in "\n".join(ranks[1].lines)
+    assert not any("wo_a_w8" in line for line in ranks[0].lines)
+
+
+@pytest.mark.parametrize(
+    ("env", "code", "pattern"),
+    [
+        ({"DSV41_TYPO": "1"}, 2, "^TS-ENGINE-ENV: unknown variable DSV41_TYPO "),
+        ({"DSPARK_BLOCK_SIZE": "9"}, 2, "^TS-ENGINE-ENV: .*DSPARK_BLOCK_SIZE"),
+    ],
+)
+def test_a_refused_start_is_one_line(checkpoint: Path, env: dict[str, str], code: int, pattern: str) -> None:
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "lab"), **env}
+    process = Process(["--model-path", str(checkpoint)], environ)
+    assert process.end() == code
+    assert len(process.lines) == 1
+    assert re.search(pattern, process.lines[0])
+    process.close()
+
+
+def test_a_damaged_shard_ends_the_process(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "engram-l1-r0of1.bin").write_bytes(bytes(8192))
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "lab"), "DSV41_PACKED_DIR": str(tmp_path)}
+    process = Process(["--model-path", str(checkpoint), "--port", "0"], environ)
+    assert process.end() == 134
+    assert process.lines[-1].startswith("Engram retrieval failed: ")
+    assert process.lines[-1].endswith("(errno=0)")
+    process.close()
+
+
+def test_version() -> None:
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "lab")}
+    process = Process(["--version"], environ)
+    assert process.end() == 0
+    assert re.fullmatch(r"trispark_lab \d+\.\d+\.\d+", process.lines[0])
+    process.close()

@@ -1,0 +1,145 @@
+"""The border: verbs, protocol, exit statuses, one JSON object whatever happens."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from trispark_node import cli, generations
+
+ENGRAM = '{"action":"verify","checkpoint":"%s","directory":"/d","rank":%d,"tp":3,"layers":[1]}'
+
+
+@pytest.mark.parametrize(
+    ("verb", "text", "error_id", "code"),
+    [
+        ("fly", "", "TS-AGENT-VERB", 2),
+        ("", "", "TS-AGENT-VERB", 2),
+        ("version", "{", "TS-AGENT-REQUEST", 2),
+        ("version", "[]", "TS-AGENT-REQUEST", 2),
+        ("version", '{"protocol": 2}', "TS-AGENT-PROTOCOL", 2),
+        ("version", '{"verbose": true}', "TS-AGENT-REQUEST", 2),
+        ("fence", '{"epoch": 0}', "TS-AGENT-REQUEST", 2),
+        ("fence", '{"epoch": true}', "TS-AGENT-REQUEST", 2),
+        ("fence", '{"epoch": "3"}', "TS-AGENT-REQUEST", 2),
+        ("fence", '{"epoch": 3, "boot_id": "../x"}', "TS-AGENT-REQUEST", 2),
+        ("activate", '{"generation": "../../etc"}', "TS-AGENT-REQUEST", 2),
+        ("record-show", '{"id": "/etc/passwd"}', "TS-AGENT-REQUEST", 2),
+        ("image-ensure", '{"image": "registry:5000/x:latest"}', "TS-AGENT-IMAGE-REF", 2),
+        ("engram", ENGRAM % ("c", 0), "TS-AGENT-REQUEST", 2),
+        ("engram", ENGRAM % ("/c", 3), "TS-AGENT-REQUEST", 2),
+        ("activate", '{"generation": "g0123456789abcdef"}', "TS-AGENT-NOT-STAGED", 1),
+        ("start", '{"boot_id": "b", "epoch": 1}', "TS-AGENT-NO-CURRENT", 1),
+        ("save-log", "", "TS-AGENT-ABSENT", 1),
+    ],
+)  # fmt: skip
+def test_refusals(bench, verb, text, error_id, code):
+    answer, status = cli.answer(bench.node, verb, text)
+    assert (answer["ok"], answer["error"]["id"], status) == (False, error_id, code)
+    assert set(answer["error"]) == {"id", "what", "where", "expected", "observed", "remedy"}
+    assert all(answer["error"].values())
+
+
+def test_main_prints_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TRISPARK_ROOT", str(tmp_path))
+    out = io.StringIO()
+    assert cli.main(["version"], io.StringIO('{"protocol": 1}'), out) == 0
+    assert json.loads(out.getvalue()) == {"ok": True, "version": "0.1.0", "protocol": 1}
+    assert out.getvalue().count("\n") == 1
+
+
+def test_defect_becomes_one_line_and_a_traceback_file(bench, monkeypatch):
+    def broken(_node: object) -> list[str]:
+        raise RuntimeError("broken\nin two lines")
+
+    monkeypatch.setattr(generations, "staged", broken)
+    error = bench.refused("status")
+    assert error["id"] == "TS-AGENT-INTERNAL"
+    assert error["observed"] == "RuntimeError: broken in two lines"
+    assert "in broken" in Path(error["where"]).read_text()
+
+
+def test_operating_system_error_is_named(bench):
+    bench.root.write_text("a file where the root should be")
+    error = bench.refused("fence", epoch=1)
+    assert error["id"] == "TS-AGENT-OS"
+    assert error["where"].startswith(str(bench.root))
+
+
+@pytest.mark.parametrize(
+    ("verb", "request_fields"),
+    [
+        ("fence", {"epoch": 9}),
+        ("good-mark", {"generation": "", "boot_id": "b1", "time": "t"}),
+        ("start", {"boot_id": "b1", "epoch": 5}),
+    ],
+)  # fmt: skip
+def test_check_changes_nothing_and_says_so(bench, active, verb, request_fields):
+    if "generation" in request_fields:
+        request_fields = {**request_fields, "generation": active["generation"]}
+    before = bench.tree()
+    answer = bench.ask(verb, check=True, **request_fields)
+    assert answer["changed"] is True
+    assert answer["diff"]["before"] != answer["diff"]["after"]
+    assert bench.tree() == before
+    assert bench.docker.containers == {}
+    assert bench.ask(verb, **request_fields)["changed"] is True
+
+
+def test_a_second_time_changes_no_byte(bench, active, stage_request):
+    bench.ask("start", boot_id="b1", epoch=5)
+    bench.ask("good-mark", generation=active["generation"], boot_id="b1", time="t")
+    bench.ask("image-ensure", image=active["spec"]["container"]["image"])
+    before = bench.tree()
+    again = [
+        bench.ask("stage", **active),
+        bench.ask("activate", generation=active["generation"]),
+        bench.ask("fence", epoch=5, boot_id="b1"),
+        bench.ask("start", boot_id="b1", epoch=5),
+        bench.ask("good-mark", generation=active["generation"], boot_id="b9", time="later"),
+        bench.ask("image-ensure", image=active["spec"]["container"]["image"]),
+    ]
+    assert [answer["changed"] for answer in again] == [False] * 6
+    assert bench.tree() == before
+
+
+def test_status_of_an_empty_and_of_a_busy_node(bench, stage_request):
+    empty = bench.ask("status")
+    assert (empty["current"], empty["epoch"], empty["engine"], empty["pending"], empty["record_head"]) == (
+        None,
+        0,
+        None,
+        [],
+        None,
+    )
+    assert not bench.root.exists()
+    request = stage_request()
+    bench.ask("stage", **request)
+    bench.ask("activate", generation=request["generation"])
+    bench.ask("fence", epoch=5)
+    bench.ask("start", boot_id="b1", epoch=5)
+    bench.docker.add("trispark-bench")
+    status = bench.ask("status")
+    assert status["current"] == request["generation"]
+    assert status["generations"] == [request["generation"]]
+    assert status["foreign"] == ["trispark-bench"]
+    engine = status["engine"]
+    assert (engine["state"], engine["health"], engine["boot_id"], engine["epoch"], engine["rank"]) == (
+        "running",
+        "unreachable",
+        "b1",
+        5,
+        1,
+    )
+
+
+def test_status_names_damage_and_shows_the_rest(bench, active):
+    bench.node.layout.epoch.write_text("nonsense")
+    with bench.node.layout.journal.open("a") as file:
+        file.write("not json\n")
+    status = bench.ask("status")
+    assert status["current"] == active["generation"]
+    assert [problem.split(":")[0] for problem in status["problems"]] == ["journal", "TS-AGENT-DAMAGED"]

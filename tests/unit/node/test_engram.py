@@ -1,0 +1,360 @@
+"""Packed shards against an independent reference, and everything that may lie under their names instead."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import random
+import struct
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trispark_node import engram, packing
+from trispark_node.errors import AgentError
+from trispark_node.fields import Fields
+from trispark_node.mutation import Mode
+from trispark_node.shard_format import Shard
+
+LAYERS = [1, 14]
+
+
+@pytest.fixture
+def place(quick_path: Path) -> Path:
+    path = quick_path / "engram"
+    path.mkdir()
+    return path
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def request(checkpoint, place, action="ensure", rank=1, **more):
+    fields = {"checkpoint": str(checkpoint.directory), "directory": str(place), "rank": rank, "tp": 3, "layers": LAYERS}
+    return {"action": action, **fields, **more}
+
+
+def states(answer):
+    return [row["state"] for row in answer["files"]]
+
+
+@pytest.mark.parametrize(
+    ("total", "rank", "first", "end", "size"),
+    [
+        (384_006_168, 0, 0, 128_002_056, 33_792_546_880),
+        (384_006_168, 2, 256_004_112, 384_006_168, 33_792_546_880),
+        (384_016_682, 0, 0, 128_005_560, 33_793_471_936),
+        (384_016_682, 1, 128_005_560, 256_011_121, 33_793_472_200),
+        (384_016_682, 2, 256_011_121, 384_016_682, 33_793_472_200),
+    ],
+)
+def test_partition_of_the_real_tables(total, rank, first, end, size):
+    shard = Shard.of(14, rank, 3, total)
+    assert (shard.first_row, shard.end_row, shard.size, shard.name) == (first, end, size, f"engram-l14-r{rank}of3.bin")
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_packed_files_equal_the_reference(bench, checkpoint, place, rank):
+    answer = bench.ask("engram", **request(checkpoint, place, rank=rank))
+    assert answer["changed"]
+    assert [row["action"] for row in answer["files"]] == ["packed", "packed"]
+    for layer in LAYERS:
+        path = place / f"engram-l{layer}-r{rank}of3.bin"
+        assert path.read_bytes() == checkpoint.shard(layer, rank)
+        assert path.stat().st_mode & 0o777 == 0o644
+    assert struct.unpack_from("<6Q", path.read_bytes()) == (
+        0x31344E4531565344,
+        14,
+        61 * rank // 3,
+        61 * (rank + 1) // 3,
+        61,
+        264,
+    )
+    assert path.read_bytes()[:8] == b"DSV1EN41"
+    assert states(bench.ask("engram", **request(checkpoint, place, "verify", rank))) == ["ok", "ok"]
+    again = bench.ask("engram", **request(checkpoint, place, rank=rank))
+    assert (again["changed"], states(again)) == (False, ["ok", "ok"])
+
+
+@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.integers(8180, 12300), rank=st.integers(0, 2), tp=st.integers(1, 3))
+def test_tables_of_several_chunks(bench, make_checkpoint, tmp_path_factory, rows, rank, tp):
+    rank %= tp
+    base = tmp_path_factory.mktemp("tables")
+    checkpoint = make_checkpoint(base / "checkpoint", {1: rows})
+    (base / "out").mkdir()
+    ask = request(checkpoint, base / "out", rank=rank, tp=tp, layers=[1])
+    bench.ask("engram", **ask)
+    assert (base / "out" / f"engram-l1-r{rank}of{tp}.bin").read_bytes() == checkpoint.shard(1, rank, tp)
+
+
+def test_short_reads_are_completed(bench, checkpoint, place, monkeypatch):
+    real = os.preadv
+    sizes = itertools.cycle([1, 300, 7, 255, 256, 1000])
+
+    def stingy(descriptor, buffers, offset):
+        left = next(sizes)
+        taken = []
+        for buffer in buffers:
+            taken.append(buffer[: min(len(buffer), left)])
+            left -= len(taken[-1])
+            if not left:
+                break
+        return real(descriptor, taken, offset)
+
+    monkeypatch.setattr(os, "preadv", stingy)
+    bench.ask("engram", **request(checkpoint, place))
+    assert (place / "engram-l1-r1of3.bin").read_bytes() == checkpoint.shard(1, 1)
+
+
+def test_verify_finds_every_flipped_byte(bench, checkpoint, place):
+    """Each byte of header and padding, and each byte of every row: weights and scales alike."""
+    bench.ask("engram", **request(checkpoint, place))
+    shard, table = Shard.of(1, 1, 3, 50), packing.find_tables(checkpoint.directory, (1,))[1]
+    path = place / shard.name
+    content = bytearray(path.read_bytes())
+    chosen = random.Random(3)
+    with path.open("r+b", buffering=0) as file:
+        for offset in range(len(content)):
+            file.seek(offset)
+            file.write(bytes([content[offset] ^ (1 << chosen.randrange(8))]))
+            state, observed = engram.compare(path, shard, table)
+            expected = engram.WRONG_HEADER if offset < 4096 else engram.WRONG_CONTENT
+            assert state == expected, offset
+            if offset >= 4096:
+                row, byte = divmod(offset - 4096, 264)
+                assert observed == f"row {16 + row} differs first at its byte {byte}"
+            file.seek(offset)
+            file.write(content[offset : offset + 1])
+    assert engram.compare(path, shard, table)[0] == engram.OK
+
+
+def truncated(path: Path, checkpoint) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+DAMAGES = {
+    "trailing byte": (lambda p, c: p.write_bytes(p.read_bytes() + b"\0"), "TS-ENGRAM-SIZE", "wrong_size"),
+    "truncated": (truncated, "TS-ENGRAM-SIZE", "wrong_size"),
+    "empty": (lambda p, c: p.write_bytes(b""), "TS-ENGRAM-SIZE", "wrong_size"),
+    "header only": (lambda p, c: p.write_bytes(p.read_bytes()[:4000]), "TS-ENGRAM-SIZE", "wrong_size"),
+    "other rank's": (lambda p, c: p.write_bytes(c.shard(1, 0)), "TS-ENGRAM-HEADER", "wrong_header"),
+    "other layer's": (lambda p, c: p.write_bytes(c.shard(14, 1)), "TS-ENGRAM-HEADER", "wrong_header"),
+    "other split's": (lambda p, c: p.write_bytes(c.shard(1, 1, 4)), "TS-ENGRAM-HEADER", "wrong_header"),
+    "padding": (
+        lambda p, c: p.write_bytes(p.read_bytes()[:4095] + b"\1" + p.read_bytes()[4096:]),
+        "TS-ENGRAM-HEADER",
+        "wrong_header",
+    ),
+    "rows of rank 0 under our header": (
+        lambda p, c: p.write_bytes(p.read_bytes()[:4096] + c.shard(1, 0)[4096:] + bytes(264)),
+        "TS-ENGRAM-CONTENT",
+        "wrong_content",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_wrong_file_is_refused_and_replaced_only_with_repair(bench, checkpoint, place, damage):
+    bench.ask("engram", **request(checkpoint, place))
+    change, error_id, state = DAMAGES[damage]
+    path = place / "engram-l1-r1of3.bin"
+    change(path, checkpoint)
+    wrong = path.read_bytes()
+    for action in ("verify", "ensure"):
+        error = bench.refused("engram", **request(checkpoint, place, action))
+        assert error["id"] == error_id
+        assert f"engram-l1-r1of3.bin {state}" in error["observed"]
+        assert "engram-l14-r1of3.bin ok" in error["observed"]
+        assert path.read_bytes() == wrong
+    checked = bench.ask("engram", **request(checkpoint, place, repair=True, check=True))
+    assert checked["changed"]
+    assert path.read_bytes() == wrong
+    answer = bench.ask("engram", **request(checkpoint, place, repair=True))
+    assert [(row["state"], row["action"]) for row in answer["files"]] == [(state, "repaired"), ("ok", "none")]
+    assert path.read_bytes() == checkpoint.shard(1, 1)
+
+
+def test_missing_and_partial(bench, checkpoint, place):
+    (place / "engram-l1-r1of3.bin.partial").write_bytes(b"half")
+    for action, error_id in (("verify", "TS-ENGRAM-PARTIAL"),):
+        error = bench.refused("engram", **request(checkpoint, place, action))
+        assert error["id"] == error_id
+        assert "engram-l14-r1of3.bin missing" in error["observed"]
+    assert names(place) == ["engram-l1-r1of3.bin.partial"]
+    checked = bench.ask("engram", **request(checkpoint, place, check=True))
+    assert [(row["state"], row["action"]) for row in checked["files"]] == [("partial", "packed"), ("missing", "packed")]
+    assert names(place) == ["engram-l1-r1of3.bin.partial"]
+    bench.ask("engram", **request(checkpoint, place))
+    assert names(place) == ["engram-l1-r1of3.bin", "engram-l14-r1of3.bin"]
+
+
+def test_other_names_are_never_touched(bench, checkpoint, place):
+    others = (
+        "engram-l1-r1of4.bin",
+        "engram-l1-r0of3.bin",
+        "engram-l1-r1of4.bin.partial",
+        "notes.txt",
+        "engram-l1-r1of3.bin.bak",
+    )
+    for name in others:
+        (place / name).write_bytes(name.encode())
+    bench.ask("engram", **request(checkpoint, place, repair=True))
+    assert {name: (place / name).read_bytes() for name in others} == {name: name.encode() for name in others}
+
+
+def link_directory(place: Path) -> Path:
+    other = place.with_name("elsewhere")
+    place.rename(other)
+    place.symlink_to(other)
+    return place
+
+
+def link_parent(place: Path) -> Path:
+    link = place.parent.with_name(place.parent.name + "-link")
+    link.symlink_to(place.parent)
+    return link / place.name
+
+
+def link_file(place: Path) -> Path:
+    (place / "real.bin").write_bytes(b"")
+    (place / "engram-l1-r1of3.bin").symlink_to("real.bin")
+    return place
+
+
+def link_partial(place: Path) -> Path:
+    (place / "engram-l1-r1of3.bin.partial").symlink_to("/etc/hostname")
+    return place
+
+
+def file_is_directory(place: Path) -> Path:
+    (place / "engram-l14-r1of3.bin").mkdir()
+    return place
+
+
+@pytest.mark.parametrize("make", [link_directory, link_parent, link_file, link_partial, file_is_directory])
+@pytest.mark.parametrize("action", ["verify", "ensure"])
+def test_links_are_refused(bench, checkpoint, place, make, action):
+    where = make(place)
+    before = names(where)
+    repair = {"repair": True} if action == "ensure" else {}
+    assert bench.refused("engram", **request(checkpoint, where, action, **repair))["id"] == "TS-ENGRAM-LINK"
+    assert names(where) == before
+    if where.is_symlink() or where.parent.is_symlink():
+        (where if where.is_symlink() else where.parent).unlink()
+
+
+def test_a_file_mounted_over_a_shard_is_refused(bench, checkpoint, place, monkeypatch):
+    """What mountinfo shows for `mount --bind other engram-l1-r1of3.bin`; mounting needs more rights than tests have."""
+    bench.ask("engram", **request(checkpoint, place))
+    table = place / "mountinfo"
+    table.write_text(f"36 35 98:0 /other {place}/engram-l1-r1of3.bin rw - ext4 /dev/sda rw\n")
+    monkeypatch.setattr(engram, "MOUNTINFO", table)
+    assert bench.refused("engram", **request(checkpoint, place, "verify"))["id"] == "TS-ENGRAM-LINK"
+
+
+def test_space_is_checked_before_the_first_byte(bench, checkpoint, place, monkeypatch):
+    needed = sum(len(checkpoint.shard(layer, 1)) for layer in LAYERS)
+    free = SimpleNamespace(f_bavail=needed - 1, f_frsize=1)
+    monkeypatch.setattr(os, "statvfs", lambda path: free)
+    error = bench.refused("engram", **request(checkpoint, place))
+    assert error["id"] == "TS-ENGRAM-SPACE"
+    assert str(needed) in error["expected"]
+    assert error["observed"] == f"{needed - 1} bytes free, 1 too few"
+    assert names(place) == []
+    free.f_bavail = needed
+    assert bench.ask("engram", **request(checkpoint, place))["changed"]
+
+
+def test_a_disk_that_fills_up_meanwhile_gets_its_space_back(bench, checkpoint, place, monkeypatch):
+    real = bench.node.disk.write_all
+
+    def full(descriptor, path, data):
+        real(descriptor, path, data)
+        if path.name.endswith(".partial"):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(bench.node.disk, "write_all", full)
+    assert bench.refused("engram", **request(checkpoint, place))["id"] == "TS-AGENT-SPACE"
+    assert names(place) == []
+
+
+@pytest.mark.parametrize("initial", [None, b"wrong"])
+def test_packing_killed_at_every_step(bench, checkpoint, place, crashes, initial):
+    path = place / "engram-l1-r1of3.bin"
+    fields = request(checkpoint, place, repair=True, layers=[1])
+    parsed = engram.EngramRequest.parse(Fields(fields, "request"))
+
+    def operation(disk):
+        engram.engram(bench.with_disk(disk), parsed, Mode(False, 0))
+
+    def reset():
+        path.unlink(missing_ok=True)
+        path.with_name(path.name + ".partial").unlink(missing_ok=True)
+        if initial is not None:
+            path.write_bytes(initial)
+
+    new = checkpoint.shard(1, 1)
+    for point in crashes(operation, reset):
+        content = path.read_bytes() if path.exists() else None
+        assert content in (initial, new), point
+        bench.ask("engram", **fields)
+        assert names(place) == [path.name], point
+        assert path.read_bytes() == new, point
+
+
+def header(text: bytes, data: bytes = b"") -> bytes:
+    return len(text).to_bytes(8, "little") + text + data
+
+
+W, S = '"layers.1.engram.embed.weight"', '"layers.1.engram.embed.scale"'
+
+
+def table(weight: str, scale: str, data: int = 264) -> bytes:
+    return header(f"{{{W}:{weight},{S}:{scale}}}".encode(), bytes(data))
+
+
+GOOD_W = '{"dtype":"F8_E4M3","shape":[1,256],"data_offsets":[0,256]}'
+GOOD_S = '{"dtype":"F8_E8M0","shape":[1,8],"data_offsets":[256,264]}'
+BAD_FILES = {
+    "empty": b"",
+    "length beyond the file": (2**40).to_bytes(8, "little") + b"{}",
+    "no JSON": header(b"{{{{"),
+    "no object": header(b"[]"),
+    "no utf-8": header(b'{"\xff":1}'),
+    "name twice": header(f"{{{W}:{GOOD_W},{W}:{GOOD_W},{S}:{GOOD_S}}}".encode(), bytes(264)),
+    "no scale": header(f"{{{W}:{GOOD_W}}}".encode(), bytes(256)),
+    "dtype": table(GOOD_W.replace("F8_E4M3", "F8_E5M2"), GOOD_S),
+    "unknown dtype": table(GOOD_W.replace("F8_E4M3", "F7"), GOOD_S),
+    "width": table('{"dtype":"F8_E4M3","shape":[2,128],"data_offsets":[0,256]}', GOOD_S),
+    "rows differ": table(GOOD_W, '{"dtype":"F8_E8M0","shape":[2,8],"data_offsets":[256,272]}', 272),
+    "beyond the end": table(GOOD_W, GOOD_S, 263),
+    "overlap": table(GOOD_W, GOOD_S.replace("[256,264]", "[250,258]")),
+    "size is not the shape's": table(GOOD_W, GOOD_S.replace("264", "263")),
+    "negative": table(GOOD_W, GOOD_S.replace("[1,8]", "[-1,-8]")),
+    "float offsets": table(GOOD_W, GOOD_S.replace("256,", "256.0,")),
+    "backwards": table(GOOD_W, GOOD_S.replace("[256,264]", "[264,256]")),
+}
+
+
+@pytest.mark.parametrize("name", [*BAD_FILES, "none", "twice"])
+def test_bad_checkpoints(tmp_path, name):
+    if name == "twice":
+        for file in ("a", "b"):
+            (tmp_path / f"{file}.safetensors").write_bytes(table(GOOD_W, GOOD_S))
+    elif name != "none":
+        (tmp_path / "a.safetensors").write_bytes(BAD_FILES[name])
+    with pytest.raises(AgentError) as caught:
+        packing.find_tables(tmp_path, (1,))
+    assert caught.value.id == "TS-ENGRAM-CHECKPOINT"
+
+
+def test_the_smallest_good_checkpoint(tmp_path):
+    (tmp_path / "a.safetensors").write_bytes(table(GOOD_W, GOOD_S))
+    found = packing.find_tables(tmp_path, (1,))[1]
+    assert (found.rows, found.scale_offset - found.weight_offset) == (1, 256)

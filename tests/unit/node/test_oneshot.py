@@ -1,0 +1,111 @@
+"""oneshot: input in, output out, nothing left, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trispark_node.containers import OWNER_LABEL
+
+BENCH_LABELS = {**OWNER_LABEL, "trispark.role": "bench"}
+
+
+@pytest.fixture
+def ask(active):
+    return {"image": active["spec"]["container"]["image"], "command": ["bench"], "input": {"n": 1}, "deadline_s": 5}
+
+
+def ending(bench, after_s=1.0, output=None, exit_code=0):
+    """The container reads its input, works for `after_s`, writes its output."""
+    inputs = []
+
+    def begin(container_id):
+        work = bench.root / "run" / "trispark-bench.work"
+        inputs.append(json.loads((work / "input.json").read_text()))
+        begun = bench.clock.time
+
+        def end(now):
+            container = bench.docker.containers.get(container_id)
+            if container is not None and container.alive and now - begun >= after_s:
+                if output is not None:
+                    (work / "output.json").write_text(output)
+                bench.docker.change(container_id, status="exited", exit_code=exit_code)
+
+        bench.clock.on_sleep.append(end)
+
+    bench.docker.on_start = begin
+    return inputs
+
+
+def nothing_left(bench):
+    return bench.docker.containers == {} and list((bench.root / "run").iterdir()) == []
+
+
+@pytest.mark.parametrize(("output", "exit_code", "parsed"), [('{"tok_s": 3}', 0, {"tok_s": 3}), (None, 7, None)])
+def test_a_run(bench, ask, output, exit_code, parsed):
+    inputs = ending(bench, output=output, exit_code=exit_code)
+    answer = bench.ask("oneshot", **ask)
+    assert (answer["exit_code"], answer["output"], answer["log_tail"]) == (exit_code, parsed, [])
+    assert inputs == [{"n": 1}]
+    config = bench.docker.configs[-1]
+    assert config["Labels"].items() >= BENCH_LABELS.items()
+    assert config["HostConfig"]["NetworkMode"] == "host"
+    assert config["HostConfig"]["Mounts"] == [
+        {"Type": "bind", "Source": str(bench.root / "run/trispark-bench.work"), "Target": "/work", "ReadOnly": False}
+    ]
+    assert nothing_left(bench)
+
+
+def test_deadline(bench, ask):
+    ending(bench, after_s=100)
+    begin = bench.clock.time
+    assert bench.refused("oneshot", **ask)["id"] == "TS-AGENT-DEADLINE"
+    assert 5 <= bench.clock.time - begin < 6
+    assert nothing_left(bench)
+
+
+def test_output_that_is_no_json(bench, ask):
+    ending(bench, output="{")
+    assert bench.refused("oneshot", **ask)["id"] == "TS-AGENT-OUTPUT"
+    assert nothing_left(bench)
+
+
+def test_leftovers_of_a_killed_agent_go_first(bench, ask):
+    bench.docker.add("trispark-bench", "running", BENCH_LABELS)
+    leftover = bench.root / "run" / "trispark-bench.work"
+    leftover.mkdir(parents=True)
+    (leftover / "output.json").write_text('{"of": "the last one"}')
+    ending(bench)
+    assert bench.ask("oneshot", **ask)["output"] is None
+    assert nothing_left(bench)
+
+
+def test_foreign_container_image_and_role(bench, ask):
+    bench.docker.add("trispark-bench", "running", {})
+    assert bench.refused("oneshot", **ask)["id"] == "TS-AGENT-FOREIGN"
+    assert len(bench.docker.containers) == 1
+    bench.docker.containers.clear()
+    assert bench.refused("oneshot", **{**ask, "role": "engine"})["id"] == "TS-AGENT-REQUEST"
+    bench.docker.images.clear()
+    assert bench.refused("oneshot", **ask)["id"] == "TS-AGENT-IMAGE"
+    assert bench.docker.events == []
+
+
+def test_the_engine_can_be_stopped_meanwhile(bench, ask):
+    bench.ask("start", boot_id="b1", epoch=5)
+    ending(bench)
+    stopped = []
+
+    def stop(_now):
+        if not stopped:
+            stopped.append(bench.ask("stop", deadline_s=1, lock_wait_s=0)["changed"])
+
+    bench.clock.on_sleep.insert(0, stop)
+    bench.ask("oneshot", **ask)
+    assert stopped == [True]
+
+
+def test_check(bench, ask):
+    assert bench.ask("oneshot", check=True, **ask)["changed"] is False
+    assert bench.docker.events == []
