@@ -71,6 +71,10 @@ append:
   description: By node what to append, in order; more than one record for a node that was down.
   type: dict
   returned: O(state=built)
+set_aside:
+  description: Where the copy of an older chain was kept, when all nodes are new; else empty.
+  type: str
+  returned: O(state=built)
 failure_line:
   description: One line when the boot was not valid, else empty.
   type: str
@@ -90,7 +94,7 @@ from ansible.module_utils.trispark_failure import fail
 from trispark.boot_outcome import record_boot
 from trispark.boot_plan import Project
 from trispark.errors import TrisparkError
-from trispark.record_chain import appends, leading_head
+from trispark.record_chain import appends, leading_head, set_aside_older_chain
 from trispark.records import RecordCache
 from trispark.reporting import record_path
 from trispark.trial_outcome import record_trial
@@ -119,6 +123,7 @@ def main() -> None:
             module.exit_json(changed=changed, path=record_path(cache, given["record"], root))
         project = Project.load(root, given["site"])
         now = datetime.now(UTC)
+        aside = set_aside_older_chain(given["heads"], cache) if not module.check_mode else None
         previous = leading_head(given["heads"], cache)
         if given["kind"] == "boot":
             record = record_boot(project, given["plan"], given["facts"], previous, now)
@@ -130,9 +135,10 @@ def main() -> None:
     outcome = record["outcome"]
     valid = outcome.get("state", "valid") == "valid"
     module.exit_json(
-        changed=False,
+        changed=aside is not None,
         record=record,
         append=append,
+        set_aside=str(aside) if aside else "",
         failure_line="" if valid else outcome["reason"],
     )
 

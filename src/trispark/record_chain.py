@@ -3,35 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from trispark.errors import TrisparkError
-from trispark.records import RecordCache, head_of, record_hash
+from trispark.records import RecordCache, record_hash
 
 Head = Mapping[str, Any]
 
 
-def leading_head(heads: Mapping[str, Head | None], cache: RecordCache) -> dict[str, Any] | None:
-    """The newest head among the nodes' chains, None when all are empty.
+def set_aside_older_chain(heads: Mapping[str, Head | None], cache: RecordCache) -> Path | None:
+    """Rename the controller's copy when every node's chain is empty, as after a site was made anew; None otherwise.
 
-    A node that was down may be behind; every node's head must then be a record of the same chain as the controller's
-    copy holds it. Raises TS-RECORD-FORK naming the odd node.
+    The nodes hold the truth: a copy of a chain that none of them has belongs to nodes that are gone. It is kept under
+    `records-until-<number>-<id>`, beside the new one.
     """
-    known = [head for head in heads.values() if head]
+    if any(heads.values()) or not cache.list(limit=1):
+        return None
+    last = cache.list(limit=1)[0]
+    target = cache.directory.with_name(f"records-until-{last['seq']}-{last['id']}")
+    cache.directory.rename(target)
+    return target
+
+
+def leading_head(heads: Mapping[str, Head | None], cache: RecordCache) -> dict[str, Any] | None:
+    """The head that a new record follows, None when all chains are empty.
+
+    It is the newest of the nodes' heads, or the controller's when that continues it: the controller keeps a record
+    first, so one that was killed while appending has it and the nodes get it later. A node that was down may be behind.
+    Raises TS-RECORD-FORK naming the chain that is not the same.
+    """
+    known = {node: head for node, head in heads.items() if head}
     if not known:
         return None
-    newest = max(known, key=lambda head: int(head["seq"]))
-    for node, head in sorted(heads.items()):
-        if head and head["hash"] != newest["hash"] and not _in_cache(cache, head):
-            raise TrisparkError(
-                "TS-RECORD-FORK",
-                "the record chain of a node is not the one of the others",
-                where=node,
-                expected=f"record {newest['seq']} {newest['hash'][:12]}, or an earlier one of that chain",
-                observed=f"record {head['seq']} {head['hash'][:12]}",
-                remedy="compare the records of the nodes; one of them was changed",
-            )
-    return dict(newest)
+    newest = max(known.values(), key=lambda head: int(head["seq"]))
+    copies = {int(record["seq"]): record_hash(record) for record in cache.list()}
+    for node, head in sorted(known.items()):
+        seq = int(head["seq"])
+        expected = str(newest["hash"]) if seq == int(newest["seq"]) else copies.get(seq, "unknown")
+        if head["hash"] != expected:
+            raise _fork(node, f"record {seq} {expected[:12]}", f"record {seq} {head['hash'][:12]}")
+    copy = cache.head()
+    if copy is None or copy["seq"] <= int(newest["seq"]):
+        held = copies.get(int(newest["seq"]), newest["hash"])
+        if held != newest["hash"]:
+            raise _fork(str(cache.directory), f"record {newest['seq']} {newest['hash'][:12]}", held[:12])
+        return dict(newest)
+    if copies.get(int(newest["seq"])) != newest["hash"]:
+        raise _fork(str(cache.directory), f"record {newest['seq']} {newest['hash'][:12]}", "another one, or none")
+    return copy
+
+
+def _fork(where: str, expected: str, observed: str) -> TrisparkError:
+    return TrisparkError(
+        "TS-RECORD-FORK",
+        "a record chain is not the one of the others",
+        where=where,
+        expected=expected,
+        observed=observed,
+        remedy="compare the records of the nodes and of the controller; one of them was changed",
+    )
 
 
 def appends(
@@ -56,7 +87,3 @@ def appends(
             )
         result[node] = [{"record": entry, "previous": entry["previous"]} for entry in [*missed, record]]
     return result
-
-
-def _in_cache(cache: RecordCache, head: Head) -> bool:
-    return any(head_of(record)["seq"] == head["seq"] and record_hash(record) == head["hash"] for record in cache.list())

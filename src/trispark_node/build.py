@@ -15,15 +15,22 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from trispark_node.bytecode import INPUT_NAME
 from trispark_node.errors import AgentError
 
 LOCK = "requirements/node.txt"
 SHEBANG = b"#!/usr/bin/env python3\n"
 OLDEST_PYTHON = "3.10"
-INPUT_NAME = "trispark-node.input"
-"""Member that holds the hash of sources and lock, by which an agent that is up to date is recognised."""
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)
-_MAIN = b"import runpy\n\nrunpy.run_module('trispark_node', run_name='__main__', alter_sys=True)\n"
+_MAIN = b"""import runpy
+import sys
+from pathlib import Path
+
+import trispark_node_bytecode
+
+trispark_node_bytecode.prefer_compiled(Path(sys.argv[0]))
+runpy.run_module('trispark_node', run_name='__main__', alter_sys=True)
+"""
 _LICENCE = re.compile(r"(LICEN[CS]E|NOTICE|COPYING|AUTHORS)", re.IGNORECASE)
 
 
@@ -50,7 +57,9 @@ def build(repo: Path, out: Path) -> str:
 def _sources(repo: Path) -> Iterator[tuple[str, bytes]]:
     package = repo / "src" / "trispark_node"
     for path in sorted(package.glob("*.py")):
-        if path.name != "build.py":  # of no use on a node
+        if path.name == "bytecode.py":  # by itself, so that using it imports nothing else from the file
+            yield "trispark_node_bytecode.py", path.read_bytes()
+        elif path.name != "build.py":  # of no use on a node
             yield f"trispark_node/{path.name}", path.read_bytes()
     licence = repo / "LICENSE"
     if licence.exists():

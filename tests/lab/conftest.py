@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,11 @@ class Lab:
     def play(self, name: str, directory: Path = ROOT, prefix: str = "playbooks/", **extra: str) -> Played:
         """`ansible-playbook` itself, not the front end: operators use it directly."""
         arguments = [f"{key}={value}" for key, value in extra.items()]
-        command = ["ansible-playbook", f"{prefix}{name}.yml", *(word for pair in arguments for word in ("-e", pair))]
+        command = [
+            str(Path(sys.executable).with_name("ansible-playbook")),
+            f"{prefix}{name}.yml",
+            *(word for pair in arguments for word in ("-e", pair)),
+        ]
         environment = {key: value for key, value in os.environ.items() if key != "ANSIBLE_CONFIG"}
         done = subprocess.run(
             command,

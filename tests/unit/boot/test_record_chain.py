@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from trispark.errors import TrisparkError
-from trispark.record_chain import appends, leading_head
-from trispark.records import head_of
+from trispark.record_chain import appends, leading_head, set_aside_older_chain
+from trispark.records import RecordCache, head_of
 
 
 class Chain:
@@ -24,8 +24,9 @@ class Chain:
     def list(self) -> list[dict]:
         return self.records
 
-    def head(self, seq: int):
-        return head_of(self.records[seq - 1]) if seq else None
+    def head(self, seq: int | None = None):
+        records = self.records if seq is None else self.records[:seq]
+        return head_of(records[-1]) if records else None
 
 
 def new(chain: Chain) -> dict:
@@ -49,14 +50,34 @@ def test_empty_chains_begin_at_one() -> None:
     assert all(len(entries) == 1 for entries in appends(heads, chain, new(chain)).values())
 
 
-@pytest.mark.parametrize("seq", [3, 5])
-def test_a_changed_chain_is_a_fork(seq: int) -> None:
+@pytest.mark.parametrize(
+    "nodes_have", [[4, 4, 4], [5, 4, 4], [4, 3, 4]], ids=["before-appending", "between", "and-down"]
+)
+def test_a_record_that_a_killed_controller_had_kept_reaches_all_nodes(nodes_have) -> None:
+    chain = Chain(5)
+    heads = {f"spark{rank}": chain.head(seq) for rank, seq in enumerate(nodes_have)}
+    assert leading_head(heads, chain) == chain.head(5)
+    plan = appends(heads, chain, new(chain))
+    for rank, seq in enumerate(nodes_have):
+        assert [entry["record"]["seq"] for entry in plan[f"spark{rank}"]] == list(range(seq + 1, 7))
+
+
+@pytest.mark.parametrize(("seq", "where"), [(3, "spark1"), (5, "spark1"), (4, "spark1")])
+def test_a_changed_chain_is_a_fork(seq: int, where: str) -> None:
     chain = Chain(5)
     odd = {**chain.head(seq), "hash": "f" * 64}
     with pytest.raises(TrisparkError) as caught:
         leading_head({"spark0": chain.head(5), "spark1": odd}, chain)
-    assert caught.value.id == "TS-RECORD-FORK"
-    assert caught.value.where == "spark1" or caught.value.where == "spark0"
+    assert (caught.value.id, caught.value.where) == ("TS-RECORD-FORK", where)
+
+
+@pytest.mark.parametrize("seq", [3, 5])
+def test_a_copy_that_the_nodes_contradict_is_a_fork(seq: int) -> None:
+    chain = Chain(5)
+    odd = {**chain.head(seq), "hash": "f" * 64}
+    with pytest.raises(TrisparkError) as caught:
+        leading_head({"spark0": odd, "spark1": odd}, chain)
+    assert (caught.value.id, caught.value.where) == ("TS-RECORD-FORK", "cache")
 
 
 def test_records_that_nobody_here_holds_are_named() -> None:
@@ -65,3 +86,18 @@ def test_records_that_nobody_here_holds_are_named() -> None:
     with pytest.raises(TrisparkError) as caught:
         appends({"spark0": None}, chain, {"seq": 6, "id": "new", "previous": None})
     assert caught.value.id == "TS-RECORD-LOST"
+
+
+@pytest.mark.parametrize(
+    ("heads", "aside"),
+    [({"spark0": None, "spark1": None}, True), ({"spark0": None, "spark1": {"seq": 2, "hash": "x"}}, False)],
+    ids=["all-nodes-new", "one-node-new"],
+)
+def test_a_copy_that_no_node_has_is_kept_aside(tmp_path, heads, aside) -> None:
+    cache = RecordCache(tmp_path / "records")
+    cache.directory.mkdir()
+    (cache.directory / "000002-b2.json").write_text('{"seq": 2, "id": "b2", "kind": "boot"}', encoding="utf-8")
+    moved = set_aside_older_chain(heads, cache)
+    assert (moved is not None) == aside
+    assert (tmp_path / "records-until-2-b2" / "000002-b2.json").exists() == aside
+    assert set_aside_older_chain({"spark0": None}, RecordCache(tmp_path / "none")) is None
