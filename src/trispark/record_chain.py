@@ -45,7 +45,7 @@ def leading_head(heads: Mapping[str, Head | None], cache: RecordCache) -> dict[s
             raise _fork(node, f"record {seq} {expected[:12]}", f"record {seq} {head['hash'][:12]}")
     copy = cache.head()
     if copy is None or copy["seq"] <= int(newest["seq"]):
-        held = copies.get(int(newest["seq"]), newest["hash"])
+        held = copies.get(int(newest["seq"]), str(newest["hash"]))
         if held != newest["hash"]:
             raise _fork(str(cache.directory), f"record {newest['seq']} {newest['hash'][:12]}", held[:12])
         return dict(newest)

@@ -77,8 +77,10 @@ def test_every_engine_process_lives_in_its_node_and_has_its_shards_open(serving)
         assert b"trispark_lab" in command
         assert command[command.index(b"--node-rank") + 1] == str(rank).encode()
         script = f"for f in /proc/{pid}/fd/*; do readlink $f; done"
-        opened = serving.node(name, "sh", "-c", script).decode().split()
-        assert {f"/engram/engram-l{layer}-r{rank}of3.bin" for layer in LAYERS} <= set(opened)
+        lines = serving.node(name, "sh", "-c", script).decode().splitlines()
+        # A shard that was packed again since the start is another file: the engine goes on with the one it opened.
+        opened = {line.removesuffix(" (deleted)") for line in lines}
+        assert {f"/engram/engram-l{layer}-r{rank}of3.bin" for layer in LAYERS} <= opened
 
 
 def test_the_effective_environment_is_the_rendered_file_on_every_rank(serving) -> None:
