@@ -5,6 +5,7 @@ A plan is made from the catalog (`plan_arm`) or from what the nodes hold (`plan_
     requested {stage, feature, arm, purpose}, baseline and generation (ids), changed {setting: [baseline, candidate]}
     resolved (the hashed configuration), adapters {path: text}
     nodes {name: {rank, spec, files, awaited}}; awaited are patterns that this rank's log must come to show
+    serving (whether all ranks run a healthy boot of it already)
     layers (with an Engram table), canary {request}, bench (input of the load client)
 """
 
@@ -70,6 +71,23 @@ class Project:
 def next_epoch(statuses: Answers) -> int:
     """One more than any node has seen, so that no older container can join. `statuses`: {node: answer of `status`}."""
     return max((int(status.get("epoch") or 0) for status in statuses.values()), default=0) + 1
+
+
+def is_serving(statuses: Answers, generation: str, ranks: int) -> bool:
+    """Whether all ranks run one healthy boot of `generation`, so that a converge has nothing to start."""
+    engines = [status.get("engine") or {} for status in statuses.values()]
+    boots = {(engine.get("boot_id"), engine.get("epoch")) for engine in engines}
+    return (
+        len(engines) == ranks
+        and len(boots) == 1
+        and all(
+            engine.get("state") == "running"
+            and engine.get("health") == "ready"
+            and engine.get("generation") == generation
+            for engine in engines
+        )
+        and all(status.get("current") == generation for status in statuses.values())
+    )
 
 
 def plan_arm(
@@ -164,6 +182,7 @@ def _plan(project: Project, resolution: Resolution, purpose: str, statuses: Answ
         "started": moment.now.timestamp(),
         "epoch": next_epoch(statuses),
         "purpose": purpose,
+        "serving": is_serving(statuses, resolution.id, len(resolution.nodes)),
         "site": site.name,
         "generation": resolution.id,
         "resolved": resolution.resolved,

@@ -200,7 +200,7 @@ class RecordCache:
                 remedy="compare the records of the nodes; the cache may be deleted and is filled again",
             )
         self.directory.mkdir(parents=True, exist_ok=True)
-        target = self.directory / f"{seq:06d}-{record['id']}.json"
+        target = self.path(record)
         temporary = target.with_suffix(".tmp")
         with temporary.open("w", encoding="utf-8") as file:
             file.write(canonical_json(dict(record)) + "\n")
@@ -208,6 +208,10 @@ class RecordCache:
             os.fsync(file.fileno())
         temporary.replace(target)
         return True
+
+    def path(self, record: Mapping[str, Any]) -> Path:
+        """The file of a record."""
+        return self.directory / f"{int(record['seq']):06d}-{record['id']}.json"
 
     def list(self, limit: int | None = None) -> list[dict[str, Any]]:
         """All records by number, or the last `limit`."""

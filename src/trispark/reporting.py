@@ -24,8 +24,7 @@ class Report:
 
 def record_path(cache: RecordCache, record: Record, root: Path) -> str:
     """The cached record's file, relative to the project."""
-    path = cache.directory / f"{record['seq']:06d}-{record['id']}.json"
-    return str(path.resolve().relative_to(root.resolve()))
+    return str(cache.path(record).resolve().relative_to(root.resolve()))
 
 
 def stage_a(record: Record, path: str) -> Report:

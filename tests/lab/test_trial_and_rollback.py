@@ -109,3 +109,26 @@ def test_rollback_needs_no_registry_and_brings_back_the_last_good_generation(ser
     record = last_record(serving, "boot")
     assert {record["boot_id"]} == boots
     assert (record["outcome"]["state"], record["requested"]["purpose"]) == ("valid", "rollback")
+
+
+def test_a_rank_that_silently_falls_back_fails_its_gate_and_every_rank_is_stopped(serving) -> None:
+    """ramfs refuses O_DIRECT, so rank 2 reads the checkpoint instead of its shard, as in the field without an error."""
+    serving.node("spark2", "sh", "-c", "mkdir -p /srv/aside && cp /srv/engram/* /srv/aside/")
+    serving.node("spark2", "mount", "-t", "ramfs", "ramfs", "/srv/engram")
+    try:
+        serving.node("spark2", "sh", "-c", "cp /srv/aside/* /srv/engram/")
+        played = serving.play("boot")
+    finally:
+        serving.play("stop")
+        serving.node("spark2", "sh", "-c", "umount /srv/engram && rm -r /srv/aside")
+    assert played.rc != 0
+    assert "engram.packed on rank 2" in played.output
+    record = last_record(serving, "boot")
+    assert record["outcome"]["state"] == "invalid"
+    bad = {(gate["check_id"], gate["rank"]) for gate in record["gates"] if not gate["ok"]}
+    assert ("engram.packed", 2) in bad
+    assert not {rank for check, rank in bad if check == "engram.packed"} - {2}
+    for name in serving.nodes:
+        assert serving.inspect(name) is None
+        kept = serving.node(name, "cat", f"/var/lib/trispark/boots/{record['boot_id']}/engine.log").decode()
+        assert ("packed=False" in kept) == (name == "spark2")

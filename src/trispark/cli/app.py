@@ -15,7 +15,7 @@ from trispark.cli.demo import Demo
 from trispark.cli.lab import lab_lines, lab_state, prepare_machine
 from trispark.cli.play import READ_ONLY, Player, parse_extra, result_json
 from trispark.cli.pytest_command import pytest_argv, pytest_environment
-from trispark.cli.records import cached_records, find_record
+from trispark.cli.records import record_cache, summary
 from trispark.cli.sites import LAB, choose_site
 from trispark.cli.status_view import node_states, status_lines, without_answer
 from trispark.cli.terminal import Terminal
@@ -205,7 +205,8 @@ def lab_shell(context: typer.Context, node: Annotated[str, typer.Argument(help="
 def records_list(site: SiteOption = None, as_json: JsonOption = False) -> None:
     """All cached records, oldest first."""
     terminal, name = _begin(site, changing=False)
-    summaries: list[dict[str, Any]] = [record.summary() for record in cached_records(REPO, name)]
+    cache = record_cache(REPO, name)
+    summaries: list[dict[str, Any]] = [summary(cache, record, REPO) for record in cache.list()]
     for one in summaries:
         terminal.say(f"{one['seq']:>5}  {one['id']}  {one['kind'] or '-'}  {one['outcome'] or '-'}  {one['path']}")
     if not summaries:
@@ -222,8 +223,9 @@ def records_show(
 ) -> None:
     """One record: indented, or as one line with --json."""
     terminal, name = _begin(site, changing=False)
-    found = find_record(cached_records(REPO, name), record)
+    cache = record_cache(REPO, name)
+    found = cache.show(record)
     if as_json:
-        terminal.json({"site": name, "path": str(found.path), "record": found.content})
+        terminal.json({"site": name, "path": summary(cache, found, REPO)["path"], "record": found})
     else:
-        terminal.say(json.dumps(found.content, ensure_ascii=False, indent=2))
+        terminal.say(json.dumps(found, ensure_ascii=False, indent=2))

@@ -10,7 +10,7 @@ from typing import Any
 
 from trispark.cli import exit_codes
 from trispark.cli.play import Player
-from trispark.cli.records import cached_records
+from trispark.cli.records import record_cache, record_paths
 from trispark.errors import TrisparkError
 from trispark.runner import RunResult
 
@@ -102,7 +102,8 @@ class Demo:
     def run(self) -> int:
         """Exit status; 0 only when everything was verified."""
         started = self._now()
-        before = {record.path for record in cached_records(self._repo, self._player.site)}
+        cache = record_cache(self._repo, self._player.site)
+        before = set(record_paths(cache, self._repo))
         status = exit_codes.OK
         lab_touched = False
         try:
@@ -118,9 +119,9 @@ class Demo:
             status = exit_codes.of_error(error)
         except DemoEnd as end:
             status = exit_codes.of_run(end.result)
-        if not self.report.records:
-            after = cached_records(self._repo, self._player.site)
-            self.report.records = [str(record.path) for record in after if record.path not in before]
+        # All that is new, also the records of boots that a playbook does not name, such as the restored baseline's.
+        new = [path for path in record_paths(cache, self._repo) if path not in before]
+        self.report.records = sorted({*self.report.records, *new})
         missing = self.report.unverified()
         if status == exit_codes.OK and missing:
             self._terminal.error(f"TS-DEMO-UNVERIFIED: the playbooks ended, but not verified: {', '.join(missing)}")

@@ -18,7 +18,7 @@ from trispark.cli.demo import Demo
 from trispark.cli.play import Player, parse_extra
 from trispark.cli.progress import PlainProgress
 from trispark.cli.pytest_command import pytest_argv
-from trispark.cli.records import cached_records, find_record
+from trispark.cli.records import record_cache, summary
 from trispark.cli.sites import choose_site
 from trispark.cli.status_view import node_states, status_lines
 from trispark.cli.terminal import Terminal
@@ -231,7 +231,7 @@ def write_record(checkout: Path, name: str, content: str) -> None:
 def test_last_line_is_one_json_object_and_the_first_is_the_site(
     run_cli: Callable[..., tuple[int, list[str], str]], checkout: Path, arguments: list[str]
 ) -> None:
-    write_record(checkout, "1-abc.json", '{"kind": "boot"}')
+    write_record(checkout, "000001-abc.json", '{"seq": 1, "id": "abc", "kind": "boot"}')
     _, out, _ = run_cli(*arguments)
     assert out[0] == "site: lab"
     assert isinstance(json.loads(out[-1]), dict)
@@ -277,25 +277,21 @@ def test_status_line_of_a_running_engine() -> None:
     ]
 
 
-def test_records_are_found_by_number_id_or_unique_beginning(checkout: Path) -> None:
-    write_record(checkout, "2-bbb1.json", '{"kind": "boot", "outcome": {"state": "valid"}}')
-    write_record(checkout, "10-bbb2.json", '{"kind": "trial"}')
-    records = cached_records(checkout, "lab")
-    assert [record.seq for record in records] == [2, 10]
-    assert records[0].summary()["outcome"] == "valid"
-    assert [find_record(records, wanted).seq for wanted in ("2", "bbb1", "2-bbb1", "bbb2")] == [2, 2, 2, 10]
-    for wanted in ("bbb", "", "3"):
-        with pytest.raises(TrisparkError) as refused:
-            find_record(records, wanted)
-        assert refused.value.id == "TS-RECORD-UNKNOWN"
+def test_records_are_listed_by_number_with_outcome_and_file(checkout: Path) -> None:
+    write_record(checkout, "000010-t2.json", '{"seq": 10, "id": "t2", "kind": "trial", "outcome": {"verdict": "KEEP"}}')
+    write_record(checkout, "000002-b1.json", '{"seq": 2, "id": "b1", "kind": "boot", "outcome": {"state": "valid"}}')
+    cache = record_cache(checkout, "lab")
+    shown = [summary(cache, record, checkout) for record in cache.list()]
+    assert [(one["seq"], one["outcome"]) for one in shown] == [(2, "valid"), (10, "KEEP")]
+    assert shown[0]["path"] == ".trispark/lab/records/000002-b1.json"
 
 
 @pytest.mark.parametrize("content", ["{", "[]"])
 def test_record_that_is_no_object_is_named(checkout: Path, content: str) -> None:
     write_record(checkout, "1-a.json", content)
     with pytest.raises(TrisparkError, match=r"1-a\.json") as refused:
-        cached_records(checkout, "lab")
-    assert refused.value.id == "TS-RECORD-UNREADABLE"
+        record_cache(checkout, "lab").list()
+    assert refused.value.id == "TS-RECORD-READ"
 
 
 def test_failed_play_prints_its_error_in_one_line(run_cli: Callable[..., tuple[int, list[str], str]]) -> None:
