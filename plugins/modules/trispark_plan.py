@@ -35,6 +35,10 @@ options:
     type: str
     choices: [serve, trial, restore, rollback, validate]
     required: true
+  trial:
+    description: Id of the trial that the boot belongs to; empty outside a trial.
+    type: str
+    default: ""
   statuses:
     description: Answers of the agent's verb C(status) by node.
     type: dict
@@ -98,6 +102,7 @@ def main() -> None:
                 "choices": ["serve", "trial", "restore", "rollback", "validate"],
                 "required": True,
             },
+            "trial": {"type": "str", "default": ""},
             "statuses": {"type": "dict", "default": {}},
             "stored": {"type": "dict", "default": {}},
             "variables": {"type": "list", "elements": "str", "default": []},
@@ -117,6 +122,7 @@ def main() -> None:
                 feature=given["feature"],
                 arm=given["arm"],
                 purpose=given["purpose"],
+                trial=given["trial"],
                 statuses=given["statuses"],
                 misplaced=dict.fromkeys(given["variables"], "-e or a variable of the inventory"),
                 moment=Moment.current(),

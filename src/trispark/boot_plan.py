@@ -50,6 +50,11 @@ class Moment:
         return f"b{self.now:%Y%m%dT%H%M%SZ}-{self.token}"
 
     @property
+    def trial_id(self) -> str:
+        """`t...`: the same for a trial."""
+        return f"t{self.boot_id[1:]}"
+
+    @property
     def utc(self) -> str:
         return f"{self.now:%Y-%m-%dT%H:%M:%SZ}"
 
@@ -97,12 +102,15 @@ def plan_arm(
     feature: str,
     arm: Arm,
     purpose: str,
+    trial: str,
     statuses: Answers,
     misplaced: Mapping[str, str],
     moment: Moment,
 ) -> dict[str, Any]:
-    """The plan of a baseline or a candidate boot. `stage` may be empty for a plain boot; `misplaced` are variables
-    given by `-e` or the inventory whose names look like catalog keys.
+    """The plan of a baseline or a candidate boot.
+
+    `stage` may be empty for a plain boot, `trial` outside a trial (a plan to validate opens one, its id is in
+    `requested`); `misplaced` are variables given by `-e` or the inventory whose names look like catalog keys.
 
     Raises TS-FEATURE-*, TS-STAGE-*, TS-PLAN-*, TS-ENV-*.
     """
@@ -117,7 +125,13 @@ def plan_arm(
     plan = _plan(project, resolution, purpose, statuses, moment)
     difference = compare(baseline, resolution)
     plan.update(
-        requested={"stage": stage or None, "feature": selected, "arm": arm, "purpose": purpose},
+        requested={
+            "stage": stage or None,
+            "feature": selected,
+            "arm": arm,
+            "purpose": purpose,
+            "trial": trial or (moment.trial_id if purpose == "validate" else None),
+        },
         baseline=baseline.id,
         changed={name: list(pair) for name, pair in difference.settings.items()},
         adapters=resolution.adapters,

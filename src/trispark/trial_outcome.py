@@ -39,7 +39,7 @@ def record_trial(
     last = cache.show(restored_boot)
     ended = now.astimezone(UTC)
     return build_trial_record(
-        record_id=str(plan["boot_id"]).replace("b", "t", 1),
+        record_id=str(plan["requested"]["trial"]),
         site=project.site.name,
         project=project_state(project.root, __version__),
         requested={**plan["requested"], "purpose": "trial"},

@@ -45,6 +45,7 @@ def test_the_trial_of_wo_a_ends_inconclusive_with_the_baseline_serving(serving) 
     assert record["outcome"]["restored"] == baseline
     ratios = {name: ratio["ratio"] for name, ratio in record["outcome"]["differences"].items()}
     assert {"c1-prose.decode_tps", "c1-code.decode_tps", "c4.agg_tps"} <= set(ratios)
+    assert last_record(serving, "boot")["requested"]["trial"] == record["id"]
     for name in serving.nodes:
         state = serving.inspect(name)
         assert state["Config"]["Labels"]["trispark.generation"] == baseline
