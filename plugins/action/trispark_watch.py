@@ -44,6 +44,7 @@ class ActionModule(ActionBase):
             float(arguments["deadline_s"]),
             float(arguments["interval_s"]),
             time.monotonic,
+            time.sleep,
         )
         result.update(changed=False, state=watched.state, seconds=watched.seconds, last_log=watched.last_log)
         if watched.lost_rank is not None:

@@ -9,20 +9,23 @@ short_description: Compare what every rank runs with what was planned
 description:
   - Runs on the controller and reads only. Fails when one check of one rank fails; all results are returned either way.
 options:
-  root:
-    description: Root of the project.
-    type: path
-    required: true
+  phase:
+    description: V(boot) judges everything with the canary; V(after_load) what must still be true after the measurement.
+    type: str
+    choices: [boot, after_load]
+    default: boot
   plan:
     description: What M(trispark_plan) returned as C(plan).
     type: dict
     required: true
   observations:
-    description: Answers of the agent's verb C(observe) by node, after the canary.
+    description: Answers of the agent's verb C(observe) by node.
     type: dict
     required: true
   before:
-    description: Row lookups by node and layer before the canary.
+    description:
+      - For V(boot) the row lookups by node and layer before the canary.
+      - For V(after_load) the earlier observations.
     type: dict
     required: true
   shards:
@@ -32,7 +35,7 @@ options:
   canary:
     description: Answer of the agent's verb C(request) for the canary.
     type: dict
-    required: true
+    default: {}
 attributes:
   check_mode:
     support: full
@@ -44,7 +47,6 @@ author:
 EXAMPLES = r"""
 - name: Judge the gates
   trispark_gates:
-    root: "{{ playbook_dir }}/.."
     plan: "{{ plan }}"
     observations: "{{ observations }}"
     before: "{{ before }}"
@@ -60,36 +62,35 @@ gates:
   returned: always
 """
 
-from pathlib import Path
-
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trispark_failure import fail
 
 from trispark.boot_plan import table_rows
-from trispark.catalog import load_catalog
 from trispark.errors import TrisparkError
-from trispark.gates import evaluate, failed
+from trispark.gates import evaluate, evaluate_after_load, failed
 from trispark.resolve import restore
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "root": {"type": "path", "required": True},
+            "phase": {"type": "str", "choices": ["boot", "after_load"], "default": "boot"},
             "plan": {"type": "dict", "required": True},
             "observations": {"type": "dict", "required": True},
             "before": {"type": "dict", "required": True},
             "shards": {"type": "dict", "required": True},
-            "canary": {"type": "dict", "required": True},
+            "canary": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
     given = module.params
-    root = Path(given["root"]).resolve()
     try:
-        resolution = restore(given["plan"]["resolved"], load_catalog(root), root)
+        resolution = restore(given["plan"]["resolved"])
         rows = table_rows(given["plan"], given["shards"])
-        results = evaluate(resolution, given["observations"], given["canary"], None, rows, given["before"])
+        if given["phase"] == "boot":
+            results = evaluate(resolution, given["observations"], given["canary"] or None, rows, given["before"])
+        else:
+            results = evaluate_after_load(resolution, given["observations"], given["before"], rows)
     except TrisparkError as error:
         fail(module, error.as_dict(), gates=[])
     gates = [result.as_dict() for result in results]

@@ -33,12 +33,16 @@ options:
   purpose:
     description: Why it is booted; only V(serve) and V(rollback) make a generation good.
     type: str
-    choices: [serve, trial, restore, rollback, validate]
+    choices: [serve, trial, restore, rollback, validate, verify]
     required: true
   trial:
     description: Id of the trial that the boot belongs to; empty outside a trial.
     type: str
     default: ""
+  measure:
+    description: Whether the boot is measured.
+    type: bool
+    default: false
   statuses:
     description: Answers of the agent's verb C(status) by node.
     type: dict
@@ -52,6 +56,10 @@ options:
     type: list
     elements: str
     default: []
+  site_variables:
+    description: The C(site_) variables as the playbook sees them; one that differs from the site's files is refused.
+    type: dict
+    default: {}
   started:
     description: Seconds since the epoch at which the verb began; 0 for now.
     type: float
@@ -87,6 +95,8 @@ from ansible.module_utils.trispark_failure import fail
 
 from trispark.boot_plan import Moment, Project, plan_arm, plan_stored
 from trispark.errors import TrisparkError
+from trispark.record_chain import leading_head
+from trispark.records import RecordCache
 
 
 def main() -> None:
@@ -99,34 +109,43 @@ def main() -> None:
             "arm": {"type": "str", "choices": ["baseline", "candidate", "stored"], "required": True},
             "purpose": {
                 "type": "str",
-                "choices": ["serve", "trial", "restore", "rollback", "validate"],
+                "choices": ["serve", "trial", "restore", "rollback", "validate", "verify"],
                 "required": True,
             },
             "trial": {"type": "str", "default": ""},
+            "measure": {"type": "bool", "default": False},
             "statuses": {"type": "dict", "default": {}},
             "stored": {"type": "dict", "default": {}},
             "variables": {"type": "list", "elements": "str", "default": []},
+            "site_variables": {"type": "dict", "default": {}},
             "started": {"type": "float", "default": 0},
         },
         supports_check_mode=True,
     )
     given = module.params
     try:
-        project = Project.load(Path(given["root"]).resolve(), given["site"])
         if given["arm"] == "stored":
-            plan = plan_stored(project, stored=given["stored"], statuses=given["statuses"], moment=Moment.current())
+            plan = plan_stored(
+                purpose=given["purpose"], stored=given["stored"], statuses=given["statuses"], moment=Moment.current()
+            )
         else:
+            root = Path(given["root"]).resolve()
+            heads = {node: (status or {}).get("record_head") for node, status in given["statuses"].items()}
             plan = plan_arm(
-                project,
+                Project.load(root, given["site"]),
                 stage=given["stage"],
                 feature=given["feature"],
                 arm=given["arm"],
                 purpose=given["purpose"],
                 trial=given["trial"],
+                measure=given["measure"],
                 statuses=given["statuses"],
                 misplaced=dict.fromkeys(given["variables"], "-e or a variable of the inventory"),
+                seen_site=given["site_variables"],
                 moment=Moment.current(),
             )
+            # A fork would be found after the boot otherwise, which then had no record.
+            leading_head(heads, RecordCache(root / ".trispark" / given["site"] / "records"))
     except TrisparkError as error:
         fail(module, error.as_dict())
     if given["started"]:

@@ -91,13 +91,25 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trispark_failure import fail
 
+from trispark.allowlist import Allowlist
 from trispark.boot_outcome import record_boot
-from trispark.boot_plan import Project
+from trispark.catalog import load_catalog
 from trispark.errors import TrisparkError
 from trispark.record_chain import appends, leading_head, set_aside_older_chain
 from trispark.records import RecordCache
 from trispark.reporting import record_path
 from trispark.trial_outcome import record_trial
+
+
+def loggable_names(root: Path) -> Allowlist:
+    """The catalog's allowlist; an empty one, which withholds every value, when the tree cannot be read.
+
+    A rollback is recorded even then.
+    """
+    try:
+        return load_catalog(root).allowlist
+    except TrisparkError:
+        return Allowlist.nothing()
 
 
 def main() -> None:
@@ -121,14 +133,16 @@ def main() -> None:
         if given["state"] == "cached":
             changed = False if module.check_mode else cache.add(given["record"])
             module.exit_json(changed=changed, path=record_path(cache, given["record"], root))
-        project = Project.load(root, given["site"])
         now = datetime.now(UTC)
         aside = set_aside_older_chain(given["heads"], cache) if not module.check_mode else None
         previous = leading_head(given["heads"], cache)
+        allowlist = loggable_names(root)
         if given["kind"] == "boot":
-            record = record_boot(project, given["plan"], given["facts"], previous, now)
+            record = record_boot(root, given["site"], allowlist, given["plan"], given["facts"], previous, now)
         else:
-            record = record_trial(project, given["plan"], cache, previous=previous, now=now, **given["facts"])
+            record = record_trial(
+                root, given["site"], allowlist, given["plan"], cache, previous=previous, now=now, **given["facts"]
+            )
         append = appends(given["heads"], cache, record)
     except TrisparkError as error:
         fail(module, error.as_dict())

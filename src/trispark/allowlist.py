@@ -266,6 +266,11 @@ class Allowlist:
         self._by_name = {variable.name: variable for variable in file.variables}
         self._by_flag = {variable.flag: variable for variable in file.variables if variable.flag is not None}
 
+    @classmethod
+    def nothing(cls) -> Allowlist:
+        """An allowlist without names: nothing may be logged by value."""
+        return cls(AllowlistFile.model_construct(variables=()))
+
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
 

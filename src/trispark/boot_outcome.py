@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from trispark import __version__
+from trispark.allowlist import Allowlist
+from trispark.bench_check import bench_problem
 from trispark.benchstats import BenchSummary, summarize
-from trispark.boot_plan import Project
+from trispark.canonical import text_sha256
 from trispark.gates import GateResult
 from trispark.project import project_state
 from trispark.records import build_boot_record
@@ -28,82 +31,126 @@ class Failure:
     line: str
 
 
-def first_failure(facts: Facts) -> Failure | None:
-    """The cause among what the nodes' tasks report; that a rank gave up because another was lost is not it."""
+def first_failure(plan: Mapping[str, Any], facts: Facts) -> Failure | None:
+    """The cause of a failed boot; None only when every rank reports the whole way.
+
+    That a rank gave up because another was lost is not the cause; that a node reports nothing at all is one.
+    """
     found: list[tuple[int, Failure]] = []
-    for node, fact in sorted(facts.items()):
+    for node in sorted(plan["nodes"]):
+        fact = facts.get(node) or {}
         failure = fact.get("failure") or {}
         result = failure.get("result") or {}
-        line = str(result.get("msg") or "")
-        if not failure or not line:
-            continue
-        check_id = str(result.get("check_id") or line.partition(":")[0])
-        task = str(failure.get("task") or "")
-        shown = " ".join(line.split()) if result.get("check_id") else f"TS-BOOT-TASK: {task}: {' '.join(line.split())}"
-        found.append((1 if result.get("by_peer") else 0, Failure(check_id, node, shown)))
+        line = " ".join(str(result.get("msg") or "").split())
+        if line:
+            check_id = str(result.get("check_id") or "TS-BOOT-TASK")
+            shown = line if result.get("check_id") else f"TS-BOOT-TASK: {failure.get('task') or 'a task'}: {line}"
+            found.append((1 if result.get("by_peer") else 0, Failure(check_id, node, shown)))
+        missing = _missing(plan, fact)
+        if missing:
+            found.append((2, Failure("TS-BOOT-NODE", node, f"TS-BOOT-NODE: {node} did not report {missing}")))
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
+def _missing(plan: Mapping[str, Any], fact: Mapping[str, Any]) -> str | None:
+    """The first part of the way that this node did not report."""
+    if not (fact.get("watch") or {}).get("state"):
+        return "its engine as ready"
+    if not fact.get("observation"):
+        return "what it runs"
+    if not (fact.get("gates") or {}).get("gates"):
+        return "judged gates"
+    if plan.get("bench") and not fact.get("after_load"):
+        return "what it runs after the measurement"
+    return None
+
+
 def record_boot(
-    project: Project,
+    root: Path,
+    site: str,
+    allowlist: Allowlist,
     plan: Mapping[str, Any],
     facts: Facts,
     previous: Mapping[str, Any] | None,
     now: datetime,
 ) -> dict[str, Any]:
-    """The checked record of a boot. `facts`: {node: {"watch", "observation", "gates", "bench", "failure"}}."""
-    resolution = restore(plan["resolved"], project.catalog, project.root)
-    failure = first_failure(facts)
+    """The checked record of a boot.
+
+    facts  {node: {"watch", "observation", "after_load", "gates", "gates_after", "bench", "failure"}}; a node that was
+           lost may be missing. The observation after the measurement is recorded when there is one.
+    """
+    resolution = restore(plan["resolved"])
     gates = _gates(facts)
     bench, summary = _bench(facts)
-    changed = tuple(sorted(plan.get("changed") or {}))
-    phases = {"total": round(now.timestamp() - float(plan["started"]), 2)}
     ready = [float(fact["watch"]["seconds"]) for fact in facts.values() if (fact.get("watch") or {}).get("seconds")]
+    phases = {"total": round(now.timestamp() - float(plan["started"]), 2)}
     if ready:
         phases["start_to_ready"] = round(max(ready), 2)
     return build_boot_record(
         record_id=str(plan["boot_id"]),
-        site=project.site.name,
-        resolution=replace(resolution, changed_keys=changed or resolution.changed_keys),
-        allowlist=project.catalog.allowlist,
-        project=project_state(project.root, __version__),
+        site=site,
+        resolution=replace(resolution, changed_keys=tuple(sorted(plan.get("changed") or {}))),
+        allowlist=allowlist,
+        project=project_state(root, __version__),
         requested=plan["requested"],
         boot_id=str(plan["boot_id"]),
         epoch=int(plan["epoch"]),
-        observations={node: fact.get("observation") for node, fact in facts.items()},
+        observations={node: fact.get("after_load") or fact.get("observation") for node, fact in facts.items()},
         timings={"started_at": plan["time"], "ended_at": f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}", "phases": phases},
         gates=gates,
-        bench=bench,
+        bench=None if bench is None else {**bench, "input": bench_input(plan["bench"])},
         summary=summary,
-        outcome=_outcome(plan, gates, failure),
+        outcome=_outcome(plan, gates, first_failure(plan, facts), bench),
         previous=previous,
     )
 
 
-def _outcome(plan: Mapping[str, Any], gates: list[GateResult], failure: Failure | None) -> dict[str, Any]:
+def bench_input(bench: Mapping[str, Any]) -> dict[str, Any]:
+    """What was measured, so that two boots can be told to have done the same work: prompts as hashes."""
+    plan = bench["input"]
+    return {
+        "repetitions": plan["repetitions"],
+        "max_tokens": plan["max_tokens"],
+        "warmup_tokens": plan["warmup_tokens"],
+        "concurrency": list(plan["concurrency"]),
+        "rank": bench["rank"],
+        "image": bench["image"],
+        "workloads": {
+            name: [text_sha256(prompt) for prompt in prompts] for name, prompts in sorted(plan["workloads"].items())
+        },
+    }
+
+
+def _outcome(
+    plan: Mapping[str, Any], gates: list[GateResult], failure: Failure | None, bench: Mapping[str, Any] | None
+) -> dict[str, Any]:
     bad = [gate for gate in gates if not gate.ok]
-    if failure is None and gates and not bad:
-        return {"state": "valid", "reason": "all gates passed", "good": plan["purpose"] in GOOD_PURPOSES}
     if bad:
         return {"state": "invalid", "reason": bad[0].line(), "good": False}
-    reason = failure.line if failure else "no gate was judged"
-    judged = bool(gates)
-    return {"state": "invalid" if judged else "failed", "reason": reason, "good": False}
+    problem = bench_problem(plan["bench"]["input"], bench) if plan.get("bench") and gates else None
+    if failure is not None:
+        reason = f"{failure.line}; {problem}" if problem and failure.check_id == "TS-BOOT-NODE" else failure.line
+        return {"state": "invalid" if gates else "failed", "reason": reason, "good": False}
+    if problem:
+        return {"state": "invalid", "reason": f"TS-BENCH-INCOMPLETE: {problem}", "good": False}
+    return {"state": "valid", "reason": "all gates passed", "good": plan["purpose"] in GOOD_PURPOSES}
 
 
 def _gates(facts: Facts) -> list[GateResult]:
-    """Every node carries the same list; the first that has one is taken."""
-    for fact in facts.values():
-        found = (fact.get("gates") or {}).get("gates")
-        if found:
-            return [GateResult(**gate) for gate in found]
-    return []
+    """The gates before and after the measurement. Every node carries the same lists; the first one is taken."""
+    results: list[GateResult] = []
+    for part in ("gates", "gates_after"):
+        for fact in facts.values():
+            found = (fact.get(part) or {}).get("gates")
+            if found:
+                results += [GateResult(**gate) for gate in found]
+                break
+    return results
 
 
 def _bench(facts: Facts) -> tuple[dict[str, Any] | None, BenchSummary | None]:
     for fact in facts.values():
-        answer = (fact.get("bench") or {}).get("answer") or {}
-        output = answer.get("output")
+        output = (fact.get("bench") or {}).get("output")
         if output:
-            return output, summarize(output)
+            return dict(output), summarize(output)
     return None, None

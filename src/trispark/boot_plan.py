@@ -6,7 +6,8 @@ A plan is made from the catalog (`plan_arm`) or from what the nodes hold (`plan_
     resolved (the hashed configuration), adapters {path: text}
     nodes {name: {rank, spec, files, awaited}}; awaited are patterns that this rank's log must come to show
     serving (whether all ranks run a healthy boot of it already)
-    layers (with an Engram table), canary {request}, bench (input of the load client)
+    layers (with an Engram table), worker_ranks, canary {request}
+    bench {rank, image, input of the load client}, None when nothing is measured
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from typing import Any, Final, Literal
 from trispark.canonical import generation_id
 from trispark.catalog import Catalog, load_catalog
 from trispark.errors import TrisparkError
-from trispark.gates import canary_body
+from trispark.gates import canary_request
+from trispark.preflight import refuse_damage, require_nodes
 from trispark.resolve import Resolution, compare, resolve, restore
 from trispark.site import Site, load_site
 from trispark.workloads import load_workloads
 
-ENGRAM_LAYERS: Final = (1, 14)
-CANARY_TIMEOUT_S: Final = 30
+BENCH_RANK: Final = 1
 BENCH_TOKENS_PER_SECOND_AT_LEAST: Final = 5
 Arm = Literal["baseline", "candidate"]
 Answers = Mapping[str, Mapping[str, Any]]
@@ -69,8 +70,8 @@ class Project:
 
     @classmethod
     def load(cls, root: Path, site_name: str) -> Project:
-        """Raises TS-SITE-*, TS-CATALOG-*, TS-YAML-*."""
-        return cls(root, load_site(root / "inventory" / site_name), load_catalog(root))
+        """Raises TS-SITE-*, TS-CATALOG-*, TS-YAML-*. That images are missing is said when one is needed."""
+        return cls(root, load_site(root / "inventory" / site_name, images="optional"), load_catalog(root))
 
 
 def next_epoch(statuses: Answers) -> int:
@@ -103,18 +104,26 @@ def plan_arm(
     arm: Arm,
     purpose: str,
     trial: str,
+    measure: bool,
     statuses: Answers,
     misplaced: Mapping[str, str],
+    seen_site: Mapping[str, Any],
     moment: Moment,
 ) -> dict[str, Any]:
     """The plan of a baseline or a candidate boot.
 
     `stage` may be empty for a plain boot, `trial` outside a trial (a plan to validate opens one, its id is in
-    `requested`); `misplaced` are variables given by `-e` or the inventory whose names look like catalog keys.
+    `requested`); `misplaced` are variables given by `-e` or the inventory whose names look like catalog keys;
+    `seen_site` are the site's variables as the playbooks see them, which must be those of its files.
 
-    Raises TS-FEATURE-*, TS-STAGE-*, TS-PLAN-*, TS-ENV-*.
+    Raises TS-FEATURE-*, TS-STAGE-*, TS-PLAN-*, TS-ENV-*, TS-PREFLIGHT-STATE.
     """
     project.catalog.refuse_misplaced(misplaced)
+    project.site.refuse_other_values(seen_site)
+    if purpose != "validate":
+        require_nodes(project.site, statuses)
+    for node, status in sorted(statuses.items()):
+        refuse_damage(node, status)
     selected: str | None = None
     if arm == "candidate":
         selected = _selected(project.catalog, stage, feature)
@@ -122,9 +131,10 @@ def plan_arm(
         project.catalog.select(stage, feature or None)
     baseline = resolve(project.site, project.catalog, None, None, project.root)
     resolution = baseline if selected is None else resolve(project.site, project.catalog, selected, None, project.root)
-    plan = _plan(project, resolution, purpose, statuses, moment)
+    plan = _plan(resolution, purpose, statuses, moment)
     difference = compare(baseline, resolution)
     plan.update(
+        bench=_bench(project) if measure else None,
         requested={
             "stage": stage or None,
             "feature": selected,
@@ -133,6 +143,7 @@ def plan_arm(
             "trial": trial or (moment.trial_id if purpose == "validate" else None),
         },
         baseline=baseline.id,
+        baseline_resolved=baseline.resolved,
         changed={name: list(pair) for name, pair in difference.settings.items()},
         adapters=resolution.adapters,
     )
@@ -144,18 +155,25 @@ def _selected(catalog: Catalog, stage: str, feature: str) -> str | None:
     if stage:
         return catalog.select(stage, feature or None)
     if not feature:
+        can = [name for name, entry in catalog.features.items() if entry.available]
         raise TrisparkError(
-            "TS-FEATURE-MISSING", "no feature given", where="boot.yml", expected="-e feature=NAME", observed="nothing"
+            "TS-FEATURE-MISSING",
+            "no feature given",
+            where="a candidate outside a stage",
+            expected=f"one of: {', '.join(can)}",
+            observed="nothing",
+            remedy=f"-e feature={can[0]}" if can else "this version has no feature",
         )
     catalog.require_available(feature)
     return feature
 
 
-def plan_stored(project: Project, *, stored: Answers, statuses: Answers, moment: Moment) -> dict[str, Any]:
-    """The plan of a rollback to what every node holds. `stored`: {node: answer of `generation-show`}.
+def plan_stored(*, purpose: str, stored: Answers, statuses: Answers, moment: Moment) -> dict[str, Any]:
+    """The plan of a rollback to what every node holds, or of a look at it.
 
-    Nothing of the controller's tree enters the configuration. Raises TS-ROLLBACK-DIFFERS when the nodes' copies differ,
-    TS-ROLLBACK-HASH when a copy is not what its id says.
+    `stored`: {node: answer of `generation-show`}. Nothing of the controller's tree is read, so a broken tree does not
+    stop a rollback. Raises TS-ROLLBACK-DIFFERS when the nodes' copies differ, TS-ROLLBACK-HASH when a copy is not what
+    its id says.
     """
     copies = {node: generation_id(answer["resolved"]) for node, answer in stored.items()}
     if len(set(copies.values())) != 1:
@@ -167,7 +185,7 @@ def plan_stored(project: Project, *, stored: Answers, statuses: Answers, moment:
             remedy="go back to another generation with -e rollback_to=ID",
         )
     first = next(iter(stored.values()))
-    resolution = restore(first["resolved"], project.catalog, project.root)
+    resolution = restore(first["resolved"])
     for node, answer in stored.items():
         if answer["generation"] != resolution.id:
             raise TrisparkError(
@@ -178,9 +196,10 @@ def plan_stored(project: Project, *, stored: Answers, statuses: Answers, moment:
                 observed=resolution.id,
                 remedy="go back to another generation with -e rollback_to=ID",
             )
-    plan = _plan(project, resolution, "rollback", statuses, moment)
+    plan = _plan(resolution, purpose, statuses, moment)
     plan.update(
-        requested={"stage": None, "feature": None, "arm": None, "purpose": "rollback"},
+        bench=None,
+        requested={"stage": None, "feature": None, "arm": None, "purpose": purpose, "trial": None},
         baseline=None,
         changed={},
         adapters={},
@@ -188,8 +207,7 @@ def plan_stored(project: Project, *, stored: Answers, statuses: Answers, moment:
     return plan
 
 
-def _plan(project: Project, resolution: Resolution, purpose: str, statuses: Answers, moment: Moment) -> dict[str, Any]:
-    site = project.site
+def _plan(resolution: Resolution, purpose: str, statuses: Answers, moment: Moment) -> dict[str, Any]:
     return {
         "boot_id": moment.boot_id,
         "time": moment.utc,
@@ -197,48 +215,46 @@ def _plan(project: Project, resolution: Resolution, purpose: str, statuses: Answ
         "epoch": next_epoch(statuses),
         "purpose": purpose,
         "serving": is_serving(statuses, resolution.id, len(resolution.nodes)),
-        "site": site.name,
+        "site": resolution.resolved["site"],
         "generation": resolution.id,
         "resolved": resolution.resolved,
         "nodes": {
             name: {
                 "rank": rank,
                 "spec": resolution.specs[name],
-                "files": resolution.files[name],
+                "files": resolution.files.get(name, {}),
                 "awaited": [rule.pattern for rule in resolution.evidence if rule.must_appear and rank in rule.ranks],
             }
             for rank, name in resolution.nodes.items()
         },
-        "layers": list(ENGRAM_LAYERS),
-        "canary": {"request": _canary_request(site)},
-        "bench": _bench_input(project),
+        "layers": resolution.resolved["gates"]["layers"],
+        "worker_ranks": [rank for rank in resolution.nodes if rank != 0],
+        "canary": {"request": canary_request(resolution)},
     }
 
 
-def _canary_request(site: Site) -> dict[str, Any]:
-    """For the agent's verb `request` on the head: its own engine over loopback."""
-    return {
-        "url": f"http://127.0.0.1:{site.api_port}/v1/chat/completions",
-        "method": "POST",
-        "body": canary_body(site.served_model_name),
-        "timeout_s": CANARY_TIMEOUT_S,
-    }
+def _bench(project: Project) -> dict[str, Any]:
+    """The measurement: which rank sends the load, from which image, and the load client's input.
 
-
-def _bench_input(project: Project) -> dict[str, Any]:
-    """The load client's input, with a deadline that even a very slow engine meets."""
+    Never the head: the client's work would slow the engine that it measures. The deadline is one that even a very slow
+    engine meets.
+    """
     site, bench = project.site, project.site.bench
     rounds = bench.repetitions + 2
     tokens = rounds * bench.max_tokens * sum(len(bench.workloads) if c == 1 else c for c in bench.concurrency)
     return {
-        "base_url": f"http://{site.head.address}:{site.api_port}",
-        "model": site.served_model_name,
-        "repetitions": bench.repetitions,
-        "max_tokens": bench.max_tokens,
-        "warmup_tokens": bench.warmup_tokens,
-        "concurrency": list(bench.concurrency),
-        "workloads": load_workloads(project.root, bench.workloads),
-        "deadline_s": 30 + tokens / BENCH_TOKENS_PER_SECOND_AT_LEAST,
+        "rank": BENCH_RANK,
+        "image": site.require_bench_image(),
+        "input": {
+            "base_url": f"http://{site.head.address}:{site.api_port}",
+            "model": site.served_model_name,
+            "repetitions": bench.repetitions,
+            "max_tokens": bench.max_tokens,
+            "warmup_tokens": bench.warmup_tokens,
+            "concurrency": list(bench.concurrency),
+            "workloads": load_workloads(project.root, bench.workloads),
+            "deadline_s": 30 + tokens / BENCH_TOKENS_PER_SECOND_AT_LEAST,
+        },
     }
 
 

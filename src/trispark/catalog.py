@@ -248,7 +248,6 @@ class EvidenceRule:
     pattern: str
     ranks: tuple[int, ...]
     proves: str
-    feature: str
 
 
 @dataclass(frozen=True)
@@ -352,8 +351,8 @@ class Catalog:
                 for reference in references:
                     entry = self.evidence[reference.id]
                     ranks = reference.named_ranks(world_size)
-                    rules.append(EvidenceRule(reference.id, must, entry.pattern, ranks, entry.proves, name))
-        return tuple(sorted(rules, key=lambda rule: (rule.id, not rule.must_appear, rule.feature)))
+                    rules.append(EvidenceRule(reference.id, must, entry.pattern, ranks, entry.proves))
+        return tuple(sorted(set(rules), key=lambda rule: (rule.id, not rule.must_appear, rule.ranks)))
 
     def refuse_excluded(self, settings: Mapping[str, Value], where: str) -> None:
         """Raises TS-PLAN-EXCLUDED for the first value that must not be set."""

@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from trispark.allowlist import CONTROLLED_PREFIXES
 from trispark.logparse import attach_lines, lines_matching, packed_states, stats_lines, total_lookups
 from trispark.resolve import GENERATION_TOKEN, PORT_TOKEN, Resolution
 
-CANARY_PROMPT: Final = "19+23="
-CANARY_TEXT: Final = "42"
+CANARY_TIMEOUT_S: Final = 30
 LABELS: Final = ("trispark.generation", "trispark.boot", "trispark.epoch", "trispark.rank")
 
 READ_LOG: Final = "read the kept log of that rank"
@@ -45,14 +44,20 @@ class GateResult:
         return asdict(self)
 
 
-def canary_body(model: str) -> dict[str, Any]:
-    """The request whose one right answer shows that all ranks compute together."""
+def canary_request(resolution: Resolution) -> dict[str, Any]:
+    """For the agent's verb `request` on the head: its one right answer shows that all ranks compute together."""
+    canary = resolution.resolved["gates"]["canary"]
     return {
-        "model": model,
-        "messages": [{"role": "user", "content": CANARY_PROMPT}],
-        "temperature": 0,
-        "max_tokens": 8,
-        "stream": False,
+        "url": canary["url"],
+        "method": "POST",
+        "body": {
+            "model": canary["model"],
+            "messages": [{"role": "user", "content": canary["prompt"]}],
+            "temperature": 0,
+            "max_tokens": 8,
+            "stream": False,
+        },
+        "timeout_s": CANARY_TIMEOUT_S,
     }
 
 
@@ -65,19 +70,17 @@ def evaluate(
     resolution: Resolution,
     observations: Mapping[str, Mapping[str, Any] | None],
     canary: Mapping[str, Any] | None,
-    statuses: Mapping[str, Mapping[str, Any] | None] | None,
     engram_rows: Mapping[int, int],
     lookups_before: Mapping[str, Mapping[str, int]] | None = None,
 ) -> list[GateResult]:
     """All checks on all ranks.
 
     observations    {node: answer of `observe`}; a node that is missing fails every check of its rank
-    canary          answer of `request` for canary_body: {"status": int, "body": object or JSON text}
-    statuses        {node: answer of `status`} after the canary, or None when not asked
+    canary          answer of `request` for canary_request: {"status": int, "body": object or JSON text}
     engram_rows     {layer: rows of the whole table} from the checkpoint's safetensors header
     lookups_before  {node: {"layer": lookups before the canary}}; without it reads only have to exist
     """
-    gates = _Gates(resolution, observations, canary, statuses, engram_rows, lookups_before)
+    gates = _Gates(resolution, observations, canary, engram_rows, lookups_before)
     results: list[GateResult] = []
     for check in (
         gates.image_digest,
@@ -88,6 +91,7 @@ def evaluate(
         gates.env_effective,
         gates.env_image_only,
         gates.env_command,
+        gates.log_whole,
         gates.engram_packed,
         gates.engram_row_ranges,
         gates.engram_reads,
@@ -99,6 +103,24 @@ def evaluate(
     return results
 
 
+def evaluate_after_load(
+    resolution: Resolution,
+    observations: Mapping[str, Mapping[str, Any] | None],
+    earlier: Mapping[str, Mapping[str, Any] | None],
+    engram_rows: Mapping[int, int],
+) -> list[GateResult]:
+    """What must still be true after the measurement; ids begin with `after_load.`.
+
+    A rank that fell back, restarted or was replaced under load is found here. `earlier`: the observations that passed
+    the gates before.
+    """
+    gates = _Gates(resolution, observations, None, engram_rows, None)
+    results = gates.same_container(earlier)
+    for check in (gates.generation, gates.log_whole, gates.engram_packed, gates.engram_reads, gates.evidence):
+        results += check()
+    return [replace(result, check_id=f"after_load.{result.check_id}") for result in results]
+
+
 class _Gates:
     """Working state of one evaluation."""
 
@@ -107,7 +129,6 @@ class _Gates:
         resolution: Resolution,
         observations: Mapping[str, Mapping[str, Any] | None],
         canary: Mapping[str, Any] | None,
-        statuses: Mapping[str, Mapping[str, Any] | None] | None,
         engram_rows: Mapping[int, int],
         lookups_before: Mapping[str, Mapping[str, int]] | None,
     ) -> None:
@@ -116,7 +137,6 @@ class _Gates:
         self.world_size = len(self.nodes)
         self.observed = {rank: observations.get(node) or {} for rank, node in self.nodes.items()}
         self.canary = canary
-        self.statuses = statuses
         self.engram_rows = dict(sorted(engram_rows.items()))
         self.lookups_before = lookups_before
         self.ranks = {entry["rank"]: entry for entry in resolution.resolved["ranks"]}
@@ -255,6 +275,26 @@ class _Gates:
 
         return self._each("env.command", judge, RESTAGE)
 
+    def log_whole(self) -> list[GateResult]:
+        """The whole log was read; in what was left out could be the line that must not appear."""
+
+        def judge(_rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
+            left_out = int(seen.get("log_bytes_left_out") or 0)
+            return left_out == 0, "no byte of the log left out", f"{left_out} bytes left out"
+
+        return self._each("log.whole", judge, "raise log_bytes of the observation")
+
+    def same_container(self, earlier: Mapping[str, Mapping[str, Any] | None]) -> list[GateResult]:
+        """The container that passed the gates is the one that still runs."""
+
+        def judge(rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
+            before = earlier.get(self.nodes[rank]) or {}
+            expected = f"{before.get('container_id')} started {before.get('started_at')}"
+            observed = f"{seen.get('container_id')} started {seen.get('started_at')}"
+            return bool(before) and observed == expected, expected, observed
+
+        return self._each("identity.container", judge, READ_LOG)
+
     def engram_packed(self) -> list[GateResult]:
         """Every layer is served from its packed file, by the attach lines and by the counter lines."""
 
@@ -323,7 +363,7 @@ class _Gates:
 
     def canary_text(self) -> list[GateResult]:
         """The canary's answer is exactly right and ended by itself."""
-        expected = f"HTTP 200, {CANARY_TEXT!r}, finish_reason stop"
+        expected = f"HTTP 200, {self.resolution.resolved['gates']['canary']['text']!r}, finish_reason stop"
         observed = "no answer"
         if self.canary is not None:
             text, reason = _answer(self.canary.get("body"))
@@ -336,21 +376,14 @@ class _Gates:
         ]
 
     def canary_all_ranks(self) -> list[GateResult]:
-        """Each rank took part: it runs in the same boot and looked rows up for the canary."""
+        """Each rank took part: it looked rows up for the canary."""
 
         def judge(rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
             node = self.nodes[rank]
-            labels = seen.get("labels") or {}
             totals = total_lookups(str(seen.get("log") or ""))
             before = (self.lookups_before or {}).get(node, {})
             counted = sum(totals.values()) - sum(int(count) for count in before.values())
             problems = [] if counted > 0 else ["no row was looked up"]
-            if self.statuses is not None:
-                engine = (self.statuses.get(node) or {}).get("engine") or {}
-                if engine.get("state") != "running":
-                    problems.append(f"engine {engine.get('state') or 'absent'}")
-                elif engine.get("boot_id") != labels.get("trispark.boot"):
-                    problems.append(f"boot {engine.get('boot_id')} runs, {labels.get('trispark.boot')} was observed")
             return not problems, "rows looked up by this rank", "; ".join(problems) or f"{counted} rows looked up"
 
         return self._each("canary.all_ranks", judge, READ_LOG)
@@ -369,7 +402,7 @@ class _Gates:
                 else:
                     ok = bool(found) is rule.must_appear
                     observed = found[-1].strip()[:200] if found else "no such line"
-                remedy = "" if ok else f"{READ_LOG} (feature {rule.feature})"
+                remedy = "" if ok else READ_LOG
                 results.append(GateResult(f"evidence.{rule.id}", rank, ok, expected, observed, remedy))
         return results
 

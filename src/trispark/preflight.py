@@ -15,16 +15,9 @@ def check_nodes(
     site: Site, hosts: Answers, statuses: Answers, minimum_free_bytes: int, minimum_memory_bytes: int
 ) -> None:
     """Raises the first TS-PREFLIGHT-* (nodes in rank order). `hosts`, `statuses`: {node: the agent's answer}."""
+    require_nodes(site, hosts)
+    require_nodes(site, statuses)
     for node in site.nodes:
-        if node.name not in hosts or node.name not in statuses:
-            raise TrisparkError(
-                "TS-PREFLIGHT-NODE",
-                "a node did not answer",
-                where=node.name,
-                expected="all ranks, a serving group needs each of them",
-                observed=f"answers from {', '.join(sorted(hosts)) or 'no node'}",
-                remedy="bring the node back, then run the verb again",
-            )
         host, status = hosts[node.name], statuses[node.name]
         addresses = {address for group in host["addresses"].values() for address in group}
         for wanted in [node.address, *(link.local for link in node.pair_links)]:
@@ -56,6 +49,7 @@ def check_nodes(
                 observed=f"{host['memory_available_bytes']} bytes",
                 remedy="stop what else uses memory on that node",
             )
+        refuse_damage(node.name, status)
         if status["foreign"]:
             raise TrisparkError(
                 "TS-PREFLIGHT-FOREIGN",
@@ -65,3 +59,35 @@ def check_nodes(
                 observed=", ".join(status["foreign"]),
                 remedy="its owner removes or renames it; it is never touched from here",
             )
+
+
+def require_nodes(site: Site, answers: Mapping[str, Any]) -> None:
+    """Raises TS-PREFLIGHT-NODE for the first rank whose node gave no answer (absent or None)."""
+    for node in site.nodes:
+        if not answers.get(node.name):
+            answered = [name for name, answer in sorted(answers.items()) if answer]
+            raise TrisparkError(
+                "TS-PREFLIGHT-NODE",
+                "a node did not answer, nothing was touched",
+                where=node.name,
+                expected="all ranks, a serving group needs each of them",
+                observed=f"answers from {', '.join(answered) or 'no node'}",
+                remedy="bring the node back, then run the verb again",
+            )
+
+
+def refuse_damage(node: str, status: Mapping[str, Any]) -> None:
+    """Raises TS-PREFLIGHT-STATE when the agent says that something of its own state cannot be read.
+
+    A boot on such a node would end without its record, so it is refused before anything is touched.
+    """
+    problems = status.get("problems") or []
+    if problems:
+        raise TrisparkError(
+            "TS-PREFLIGHT-STATE",
+            "the node's own state is damaged",
+            where=node,
+            expected="no problem",
+            observed="; ".join(str(problem) for problem in problems),
+            remedy="mend what is named on the node; a rollback is still possible",
+        )

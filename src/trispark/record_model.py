@@ -159,9 +159,22 @@ class Gate(Part):
     remedy: str
 
 
+class BenchInput(Part):
+    """What was measured, from which rank and with which image; prompts as sha256, by workload."""
+
+    repetitions: int
+    max_tokens: int
+    warmup_tokens: int
+    concurrency: list[int]
+    rank: int
+    image: str
+    workloads: dict[str, list[Hash]]
+
+
 class Bench(Part):
     """Raw results of the load client and what benchstats makes of them."""
 
+    input: BenchInput
     requests: list[dict[str, Any]]
     waves: list[dict[str, Any]]
     server_info: list[dict[str, Any]] | dict[str, Any] | None

@@ -376,6 +376,7 @@ def _bench(bench: Mapping[str, Any], summary: BenchSummary | None) -> dict[str, 
         "requests": list(bench["requests"]),
         "waves": list(bench["waves"]),
         "server_info": bench.get("server_info"),
+        "input": dict(bench["input"]),
         "summary": {} if summary is None else summary.as_dict(),
     }
 

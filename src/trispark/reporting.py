@@ -71,6 +71,10 @@ def trial(record: Record, path: str, boots: Sequence[Record], boot_paths: list[s
         "record": path,
     }
     failure = f"TS-TRIAL-BOOT: {failed[0]['boot_id']}: {failed[0]['outcome']['reason']}" if failed else ""
+    if restored is None:
+        failure = f"TS-TRIAL-RESTORE: the baseline does not serve again; do: playbooks/rollback.yml; {failure}".rstrip(
+            "; "
+        )
     return Report(lines, {"trial": published, "records": [*boot_paths, path]}, failure)
 
 

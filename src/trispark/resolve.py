@@ -3,6 +3,8 @@
 resolved (JSON, hashed to the generation id; no boot id, epoch, time or feature name in it):
     schema_version 1, site, engine, image, settings {NAME: typed value}, adapters {path: sha256},
     launch {container options, rendezvous ports, health URL, what to observe},
+    gates {layers with an Engram table, canary request and answer, evidence rules}: what a boot of it must show, kept
+    with it so that a rollback is judged by the same rules without the controller's catalog,
     ranks [{rank, node, env {str: str}, command [str], mounts [{source, target, read_only}]}]
 The spec of a node is a pure function of `resolved`, so equal ids mean equal specs.
 """
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +30,9 @@ SPEC_VERSION: Final = 1
 CONTAINER_NAME: Final = "trispark-engine"
 PORT_TOKEN: Final = "{rendezvous_port}"
 GENERATION_TOKEN: Final = "{generation}"
+ENGRAM_LAYERS: Final = (1, 14)
+CANARY_PROMPT: Final = "19+23="
+CANARY_TEXT: Final = "42"
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ def resolve(
     common = _base_settings(site, catalog, overrides or {})
     if feature is None:
         baseline = _build(site, catalog, templates, common, adapters)
-        return _finished(baseline, catalog, adapters, (), None)
+        return _finished(baseline, adapters, (), None)
     entry = catalog.require_available(feature)
     if entry.sweep is not None:
         raise TrisparkError(
@@ -127,11 +132,14 @@ def resolve(
     baseline = _build(site, catalog, templates, common, adapters)
     candidate = _build(site, catalog, templates, candidate_settings, adapters)
     check_one_change(baseline, candidate, catalog, feature)
-    return _finished(candidate, catalog, adapters, tuple(sorted(sets)), feature)
+    return _finished(candidate, adapters, tuple(sorted(sets)), feature)
 
 
-def restore(resolved: Mapping[str, Any], catalog: Catalog, root: Path) -> Resolution:
-    """A resolution from a node's `resolved.json`, for gates and records after a rollback; without adapter texts."""
+def restore(resolved: Mapping[str, Any]) -> Resolution:
+    """A resolution from a `resolved.json` alone, for gates and records; without rendered files and adapter texts.
+
+    Raises TS-RESOLVED-VERSION.
+    """
     plain = dict(resolved)
     if plain.get("schema_version") != RESOLVED_VERSION:
         raise TrisparkError(
@@ -140,17 +148,10 @@ def restore(resolved: Mapping[str, Any], catalog: Catalog, root: Path) -> Resolu
             expected=str(RESOLVED_VERSION),
             observed=str(plain.get("schema_version")),
         )
-    templates = Templates(root)
-    files = {
-        rank["node"]: {ENV_FILE: templates.render_env(rank["env"]), ARGS_FILE: templates.render_args(rank["command"])}
-        for rank in plain["ranks"]
-    }
     identity = generation_id(plain)
-    settings = plain["settings"]
-    changed = sorted(name for name, value in catalog.baseline.items() if name in settings and settings[name] != value)
     specs = {rank["node"]: make_spec(identity, plain, rank["rank"]) for rank in plain["ranks"]}
-    rules = catalog.evidence_rules(settings, len(plain["ranks"]))
-    return Resolution(identity, plain, specs, files, {}, tuple(changed), None, rules)
+    rules = tuple(EvidenceRule(**{**rule, "ranks": tuple(rule["ranks"])}) for rule in plain["gates"]["evidence"])
+    return Resolution(identity, plain, specs, {}, {}, (), None, rules)
 
 
 def compare(first: Resolution, second: Resolution) -> Difference:
@@ -165,7 +166,7 @@ def compare(first: Resolution, second: Resolution) -> Difference:
     other = [
         key
         for key in sorted(set(a) | set(b))
-        if key not in ("settings", "adapters", "ranks") and a.get(key) != b.get(key)
+        if key not in ("settings", "adapters", "ranks", "gates") and a.get(key) != b.get(key)
     ]
     for path in sorted(set(a["adapters"]) | set(b["adapters"])):
         if a["adapters"].get(path) != b["adapters"].get(path):
@@ -229,10 +230,8 @@ def make_spec(identity: str, resolved: Mapping[str, Any], rank: int) -> dict[str
     }
 
 
-def _finished(
-    built: Resolution, catalog: Catalog, adapters: dict[str, str], changed: tuple[str, ...], feature: str | None
-) -> Resolution:
-    rules = catalog.evidence_rules(built.settings, len(built.nodes))
+def _finished(built: Resolution, adapters: dict[str, str], changed: tuple[str, ...], feature: str | None) -> Resolution:
+    rules = restore(built.resolved).evidence
     return Resolution(built.id, built.resolved, built.specs, built.files, adapters, changed, feature, rules)
 
 
@@ -365,11 +364,27 @@ def _build(
         "settings": dict(sorted(settings.items())),
         "adapters": {path: text_sha256(text) for path, text in sorted(adapters.items())},
         "launch": _launch(site, engine),
+        "gates": _gates(site, catalog, settings),
         "ranks": ranks,
     }
     identity = generation_id(resolved)
     specs = {node.name: make_spec(identity, resolved, node.rank) for node in site.nodes}
     return Resolution(identity, resolved, specs, files, dict(adapters))
+
+
+def _gates(site: Site, catalog: Catalog, settings: Mapping[str, Value]) -> dict[str, Any]:
+    """What a boot must show. The evidence follows from the settings, so `compare` need not look at it again."""
+    rules = [asdict(rule) for rule in catalog.evidence_rules(settings, len(site.nodes))]
+    return {
+        "layers": list(ENGRAM_LAYERS),
+        "canary": {
+            "url": f"http://127.0.0.1:{site.api_port}/v1/chat/completions",
+            "model": site.served_model_name,
+            "prompt": CANARY_PROMPT,
+            "text": CANARY_TEXT,
+        },
+        "evidence": [{**rule, "ranks": list(rule["ranks"])} for rule in rules],
+    }
 
 
 def _launch(site: Site, engine: Engine) -> dict[str, Any]:

@@ -20,19 +20,28 @@ class Target:
     current: str | None
 
 
-def choose(statuses: Mapping[str, Mapping[str, Any]], to: str, baseline: str | None) -> Target:
+def choose(statuses: Mapping[str, Mapping[str, Any] | None], to: str, baseline: str | None) -> Target:
     """The target of a rollback.
 
     `to` empty: the newest generation that passed its gates outside a trial on all nodes, else `baseline`;
     `previous`: the good one before that, other than the current; a generation id: that one.
-    Only what every node holds can be a target. Raises TS-ROLLBACK-TARGET.
+    Only what every node holds can be a target. Raises TS-ROLLBACK-TARGET, TS-ROLLBACK-NODE (an answer is None).
     """
-    if not statuses:
-        raise _no_target("no node answered", "nothing", to)
-    held = set.intersection(*(set(status["generations"]) for status in statuses.values()))
-    currents = {status["current"] for status in statuses.values()}
+    silent = sorted(node for node, status in statuses.items() if not status)
+    if silent or not statuses:
+        raise TrisparkError(
+            "TS-ROLLBACK-NODE",
+            "a node did not answer, nothing was touched",
+            where=", ".join(silent) or "all nodes",
+            expected="all ranks, a serving group needs each of them",
+            observed=f"answers from {', '.join(sorted(set(statuses) - set(silent))) or 'no node'}",
+            remedy="bring the node back and roll back again; ./trispark play stop stops the ranks that answer",
+        )
+    answers = {node: status for node, status in statuses.items() if status}
+    held = set.intersection(*(set(status["generations"]) for status in answers.values()))
+    currents = {status["current"] for status in answers.values()}
     current = currents.pop() if len(currents) == 1 else None
-    good = [generation for generation in _good(statuses) if generation in held]
+    good = [generation for generation in _good(answers) if generation in held]
     if to and to != PREVIOUS:
         if to not in held:
             raise _no_target("not every node holds that generation", ", ".join(sorted(held)) or "none", to)

@@ -7,7 +7,7 @@ the same answer as a live run. Seconds come from the events' own ``created`` tim
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -49,7 +49,8 @@ class RunObserver(Protocol):
 
     def waiting_for(self, nodes: tuple[str, ...]) -> None: ...
 
-    def note(self, text: str) -> None: ...
+    def note(self, lines: tuple[str, ...]) -> None:
+        """One message of the playbook, one line at least."""
 
     def phase_ended(self, name: str, seconds: float) -> None: ...
 
@@ -66,7 +67,7 @@ class QuietObserver:
     def waiting_for(self, nodes: tuple[str, ...]) -> None:
         pass
 
-    def note(self, text: str) -> None:
+    def note(self, lines: tuple[str, ...]) -> None:
         pass
 
     def phase_ended(self, name: str, seconds: float) -> None:
@@ -125,7 +126,8 @@ class RunEvents:
     _play_started: float | None = None
     _now: float | None = None
     _waiting: set[str] = field(default_factory=set)
-    _notes: int = 0
+    _note_lines_left: int = _MAX_NOTES
+    _noted: set[tuple[str, ...]] = field(default_factory=set)
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Take one event of ansible-runner; kinds that say nothing of interest are skipped."""
@@ -178,6 +180,7 @@ class RunEvents:
     def _start_task(self, name: str) -> None:
         self.last_task = name
         self._waiting.clear()
+        self._noted.clear()
         self.observer.task_started(name)
 
     def _show_waiting(self) -> None:
@@ -190,17 +193,21 @@ class RunEvents:
     def _result(self, data: Mapping[str, Any]) -> None:
         res = _mapping(data.get("res"))
         self.changed = self.changed or bool(res.get("changed"))
-        if data.get("task_action") in ("debug", "ansible.builtin.debug"):
-            for line in self._note_lines(res.get("msg")):
-                if self._notes < _MAX_NOTES:
-                    self._notes += 1
-                    self.observer.note(line)
+        # The summary of a loop carries its items as results, and as message nothing but that it ended.
+        if data.get("task_action") in ("debug", "ansible.builtin.debug") and "results" not in res:
+            self._note(tuple(self._note_lines(res.get("msg"))[: self._note_lines_left]))
+
+    def _note(self, lines: tuple[str, ...]) -> None:
+        """Show a message of the task once, whatever the number of nodes that say the same."""
+        if lines and lines not in self._noted:
+            self._noted.add(lines)
+            self._note_lines_left -= len(lines)
+            self.observer.note(lines)
 
     @staticmethod
-    def _note_lines(message: object) -> Iterator[str]:
-        for part in message if isinstance(message, list) else [message]:
-            if isinstance(part, str):
-                yield from (line.rstrip() for line in part.splitlines() if line.strip())
+    def _note_lines(message: object) -> list[str]:
+        parts = [part for part in (message if isinstance(message, list) else [message]) if isinstance(part, str)]
+        return [line.rstrip() for part in parts for line in part.splitlines() if line.strip()]
 
     def _fail(self, data: Mapping[str, Any], *, unreachable: bool) -> None:
         res = _mapping(data.get("res"))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
+import shutil
 import signal
 import threading
 import time
@@ -16,10 +18,15 @@ from types import FrameType
 from typing import Any
 
 from trispark.errors import TrisparkError
+from trispark.host.state import private_directory, state_directory
 from trispark.run_events import FailedEvent, PlaySeconds, QuietObserver, RunEvents, RunObserver
 
 INTERRUPT_GRACE_S = 20.0
 """How long ansible-playbook may take to end after the first Ctrl-C before it is killed."""
+
+KEPT_RUNS = 50
+"""How many runs stay in ``.trispark/runs``, the one that begins included; ``./trispark play --help`` says so."""
+_RUN_ID = re.compile(r"\d{8}T\d{6}Z-.+")
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,15 @@ def new_run_id(playbook: str) -> str:
     """Sorts by time; the random tail keeps two runs of one second apart."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     return f"{stamp}-{playbook.replace('/', '-')}-{secrets.token_hex(3)}"
+
+
+def prune_runs(runs: Path, keep: int) -> list[str]:
+    """Remove all but the newest ``keep`` runs; what does not look like a run's directory stays. Names removed."""
+    found = sorted(path for path in runs.glob("*") if path.is_dir() and _RUN_ID.fullmatch(path.name))
+    removed = found[: len(found) - keep] if len(found) > keep else []
+    for path in removed:
+        shutil.rmtree(path, ignore_errors=True)  # another run may prune at the same time
+    return [path.name for path in removed]
 
 
 class Interrupts:
@@ -144,9 +160,10 @@ def run_playbook(
             observed=name,
         )
     run_id = new_run_id(name)
-    runs = repo / ".trispark" / "runs"
+    runs = private_directory(state_directory(repo) / "runs")
+    prune_runs(runs, KEPT_RUNS - 1)
     directory = runs / run_id
-    (directory / "env").mkdir(parents=True, mode=0o700)
+    private_directory(directory / "env")
     # ansible-runner reads settings from this file only. One second is how late a Ctrl-C may be noticed.
     (directory / "env" / "settings").write_text(json.dumps({"pexpect_timeout": 1}), encoding="utf-8")
     events = RunEvents(observer or QuietObserver())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -136,6 +136,23 @@ class Site(BaseModel):
         """Rank 0."""
         return self.nodes[0]
 
+    def refuse_other_values(self, seen: Mapping[str, Any]) -> None:
+        """Raises TS-PLAN-PLACE when a `site_` variable is seen with another value than the site's files give it.
+
+        `-e site_engram_dir=...` would let the playbooks verify one directory while the engine mounts another.
+        """
+        own = self.model_dump(mode="json", by_alias=True)
+        for name, value in sorted(seen.items()):
+            if name not in own or not _same(own[name], value):
+                raise TrisparkError(
+                    "TS-PLAN-PLACE",
+                    f"{name} is set outside the site's files",
+                    where="-e or another variable",
+                    expected=f"{own.get(name, 'no such variable')}, as {self.path} says",
+                    observed=str(value),
+                    remedy="set it in the site's group_vars/all/site.yml",
+                )
+
     def require_engine_image(self) -> str:
         """The engine image by digest. Raises TS-SITE-IMAGES."""
         if self.engine_image is None:
@@ -147,6 +164,17 @@ class Site(BaseModel):
         if self.bench_image is None:
             raise _no_images(self.path, "site_bench_image")
         return self.bench_image
+
+
+def _same(own: Any, seen: Any) -> bool:
+    """Equal, whatever the number's type; Ansible gives lists and mappings of its own kind."""
+    if isinstance(own, dict):
+        return isinstance(seen, Mapping) and set(own) == set(seen) and all(_same(own[key], seen[key]) for key in own)
+    if isinstance(own, list):
+        return isinstance(seen, Sequence) and len(own) == len(seen) and all(map(_same, own, seen))
+    if isinstance(own, bool) or isinstance(seen, bool):
+        return own is seen
+    return bool(own == seen)
 
 
 class _HostFile(Strict):

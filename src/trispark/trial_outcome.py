@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from trispark import __version__
+from trispark.allowlist import Allowlist
 from trispark.benchstats import summarize
-from trispark.boot_plan import Project
+from trispark.canonical import canonical_sha256
+from trispark.errors import TrisparkError
 from trispark.project import project_state
 from trispark.records import RecordCache, build_trial_record, record_hash
-from trispark.resolve import compare, resolve, restore
+from trispark.resolve import Resolution, compare, restore
 from trispark.verdict import BootMetrics, decide
 
 
 def record_trial(
-    project: Project,
+    root: Path,
+    site: str,
+    allowlist: Allowlist,
     plan: Mapping[str, Any],
     cache: RecordCache,
     *,
@@ -28,25 +33,32 @@ def record_trial(
 ) -> dict[str, Any]:
     """The checked record of a trial from the records of its boots. `plan`: the candidate's validated plan.
 
-    `restored_boot` is the boot that runs afterwards; its generation counts as restored only when that boot was valid.
-    Raises TS-RECORD-*.
+    `restored_boot` is the boot that runs afterwards; the baseline counts as restored only when that was a valid boot of
+    it. Raises TS-TRIAL-ARM when a boot is not of the planned generation, TS-TRIAL-INPUT when the boots did not
+    measure the same, TS-RECORD-*.
     """
-    arms = [("baseline", cache.show(boot)) for boot in baseline_boots]
-    arms += [("candidate", cache.show(boot)) for boot in candidate_boots]
-    verdict = decide(*([_metrics(record) for arm, record in arms if arm == name] for name in ("baseline", "candidate")))
-    baseline = resolve(project.site, project.catalog, None, None, project.root)
-    candidate = restore(plan["resolved"], project.catalog, project.root)
+    candidate = restore(plan["resolved"])
+    baseline = restore(plan["baseline_resolved"])
+    arms = [("baseline", baseline, cache.show(boot)) for boot in baseline_boots]
+    arms += [("candidate", candidate, cache.show(boot)) for boot in candidate_boots]
+    for arm, planned, record in arms:
+        _require_arm(arm, planned, record)
+    _require_same_input([record for _, _, record in arms])
+    verdict = decide(
+        *([_metrics(record) for arm, _, record in arms if arm == name] for name in ("baseline", "candidate"))
+    )
     last = cache.show(restored_boot)
+    restored = last["outcome"]["state"] == "valid" and last["resolved"]["generation"] == baseline.id
     ended = now.astimezone(UTC)
     return build_trial_record(
         record_id=str(plan["requested"]["trial"]),
-        site=project.site.name,
-        project=project_state(project.root, __version__),
+        site=site,
+        project=project_state(root, __version__),
         requested={**plan["requested"], "purpose": "trial"},
         baseline=baseline,
         candidate=candidate,
         difference=compare(baseline, candidate),
-        allowlist=project.catalog.allowlist,
+        allowlist=allowlist,
         boots=[
             {
                 "arm": arm,
@@ -56,10 +68,10 @@ def record_trial(
                 "hash": record_hash(record),
                 "valid": record["outcome"]["state"] == "valid",
             }
-            for arm, record in sorted(arms, key=lambda pair: int(pair[1]["seq"]))
+            for arm, _, record in sorted(arms, key=lambda entry: int(entry[2]["seq"]))
         ],
         verdict=verdict,
-        restored=last["resolved"]["generation"] if last["outcome"]["state"] == "valid" else None,
+        restored=baseline.id if restored else None,
         timings={
             "started_at": plan["time"],
             "ended_at": f"{ended:%Y-%m-%dT%H:%M:%SZ}",
@@ -67,6 +79,32 @@ def record_trial(
         },
         previous=previous,
     )
+
+
+def _require_arm(arm: str, planned: Resolution, record: Mapping[str, Any]) -> None:
+    found = record["resolved"]["generation"]
+    if found != planned.id:
+        raise TrisparkError(
+            "TS-TRIAL-ARM",
+            f"a boot of the {arm} did not run the planned configuration",
+            where=str(record["boot_id"]),
+            expected=planned.id,
+            observed=found,
+            remedy="do not edit the project during a trial; run it again",
+        )
+
+
+def _require_same_input(records: Sequence[Mapping[str, Any]]) -> None:
+    inputs = {canonical_sha256(record["bench"]["input"]): record["boot_id"] for record in records if record["bench"]}
+    if len(inputs) > 1:
+        raise TrisparkError(
+            "TS-TRIAL-INPUT",
+            "the boots of the trial did not measure the same work",
+            where=", ".join(sorted(inputs.values())),
+            expected="the same prompts, repetitions, tokens and load client",
+            observed=f"{len(inputs)} different inputs",
+            remedy="do not edit prompts or the site during a trial; run it again",
+        )
 
 
 def _metrics(record: Mapping[str, Any]) -> BootMetrics:

@@ -3,7 +3,8 @@
 Each rank has a watcher of its own, all run at the same time. A watcher asks its node's agent for short waits and posts
 what it saw on a board, a directory of the boot on the controller; it reads the other ranks' posts there. So a dead
 rank 2 ends the wait on ranks 0 and 1 within one interval, although they themselves look as if they were starting.
-Watchers that run one after the other miss nothing either, they only notice later.
+A watcher whose rank is ready goes on until the others that have begun are ready, too, so that a rank that dies after
+it was ready is noticed. Watchers that run one after the other do not wait for ranks whose watcher has not begun.
 """
 
 from __future__ import annotations
@@ -68,9 +69,14 @@ def watch(
     deadline_s: float,
     interval_s: float,
     clock: Callable[[], float],
+    pause: Callable[[float], None],
 ) -> Watched:
-    """Wait for one rank. `ask(seconds)` is the agent's verb `wait`; what it raises is posted as lost and raised on."""
+    """Wait for one rank. `ask(seconds)` is the agent's verb `wait`; what it raises is posted as lost and raised on.
+
+    A rank that is ready answers at once, so between two questions for the others' sake `pause(seconds)` is called.
+    """
     began = clock()
+    board.post(rank, "starting", "")
     while True:
         try:
             seen = ask(interval_s)
@@ -81,14 +87,18 @@ def watch(
         tail = list(seen.get("log_tail") or [])
         seconds = round(clock() - began, 2)
         board.post(rank, state, last)
-        if state == READY:
+        others = board.others(rank)
+        # Past the deadline the others' own watchers say what they lack; this rank is ready.
+        if state == READY and (seconds > deadline_s or all(post["state"] == READY for post in others.values())):
             return Watched(state, seconds, last)
         if state in LOST:
             return Watched(state, seconds, last, rank, f"{state}, exit code {seen.get('exit_code')}", log_tail=tail)
-        for other, post in sorted(board.others(rank).items()):
+        for other, post in sorted(others.items()):
             if post["state"] in LOST:
                 observed = f"{post['state']} while rank {rank} was starting"
                 return Watched(state, seconds, post["detail"], other, observed, by_peer=True, log_tail=tail)
         if seconds > deadline_s:
             board.post(rank, "lost", last)
             return Watched(state, seconds, last, rank, f"not ready after {seconds} s", log_tail=tail)
+        if state == READY:
+            pause(interval_s)

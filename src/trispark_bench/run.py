@@ -46,7 +46,9 @@ async def _warm_up(session: aiohttp.ClientSession, url: str, plan: BenchPlan) ->
             raise RuntimeError(f"warm-up of {workload}: {sample.error}")
     width = max(plan.concurrency)
     if width > 1:
-        await asyncio.gather(*_wave_requests(session, url, plan, width, -1, plan.warmup_tokens))
+        for sample in await asyncio.gather(*_wave_requests(session, url, plan, width, -1, plan.warmup_tokens)):
+            if sample.error:
+                raise RuntimeError(f"warm-up wave of {width}: {sample.error}")
 
 
 async def _single_stream(session: aiohttp.ClientSession, url: str, plan: BenchPlan, workload: str) -> list[Sample]:

@@ -18,6 +18,7 @@ from trispark_node import (
     NODE_ROOT,
     PROTOCOL,
     VERSION,
+    boot_log,
     engine,
     engram,
     epoch,
@@ -102,10 +103,11 @@ VERBS: dict[str, Verb] = {
     "generation-show": _asking(generations.GenerationRequest.parse, generations.show),
     "activate": _changing("activate", generations.GenerationRequest.parse, generations.plan_activate),
     "fence": _changing("fence", epoch.FenceRequest.parse, epoch.plan_fence),
+    "can-start": _asking(generations.GenerationRequest.parse, engine.can_start),
     "start": _changing("start", engine.StartRequest.parse, engine.plan_start),
     "stop": _changing("stop", engine.StopRequest.parse, engine.plan_stop),
     "wait": _asking(watching.WaitRequest.parse, watching.wait),
-    "observe": _asking(observe.ObserveRequest.parse, observe.observe),
+    "observe": _asking(logs.LogRequest.parse, observe.observe),
     "request": _asking(http_request.HttpRequest.parse, lambda node, request: http_request.perform(node.http, request)),
     "oneshot": _with_mode(oneshot.OneshotRequest.parse, oneshot.oneshot),
     "good-mark": _changing("good-mark", good.GoodMark.parse, good.plan_mark),
@@ -113,6 +115,7 @@ VERBS: dict[str, Verb] = {
     "record-list": _asking(records.ListRequest.parse, records.record_list),
     "record-show": _asking(records.ShowRequest.parse, records.record_show),
     "record-head": _reading(records.record_head),
+    "boot-log": _asking(boot_log.BootLogRequest.parse, boot_log.boot_log),
     "save-log": _changing("save-log", lambda _fields: None, lambda node, _request: logs.plan_save_log(node)),
 }
 

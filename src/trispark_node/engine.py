@@ -17,7 +17,7 @@ from trispark_node.containers import (
     refuse_foreign,
     substituted_mounts,
 )
-from trispark_node.docker_client import Container
+from trispark_node.docker_client import Container, MountPoint
 from trispark_node.errors import AgentError
 from trispark_node.fields import NAME, Fields
 from trispark_node.mutation import Plan
@@ -79,6 +79,21 @@ def plan_start(node: Node, request: StartRequest) -> Plan:
     )
 
 
+def can_start(node: Node, request: generations.GenerationRequest) -> dict[str, Any]:
+    """Verb `can-start`: refuses, with `start`'s own errors, what `start` would refuse of this generation whatever the
+    boot and the epoch. Reads only; the generation need not be the current one, and an engine may run."""
+    generations.require_whole(node, request.generation)
+    spec = generations.load_spec(node, request.generation)
+    refuse_foreign(node.docker, spec.container.name, ROLE_ENGINE)
+    _check_image(node, spec)
+    _check_mounts(node, spec)
+    return {
+        "generation": request.generation,
+        "image": spec.container.image,
+        "mounts": [mount.source for mount in _mounts(node, spec)],
+    }
+
+
 def _check_epoch(node: Node, request: StartRequest) -> None:
     stored = epoch.read(node)
     if request.epoch != stored.number:
@@ -130,7 +145,7 @@ def _check_image(node: Node, spec: Spec) -> None:
 
 
 def _check_mounts(node: Node, spec: Spec) -> None:
-    missing = missing_sources(substituted_mounts(spec.container, node.layout.generation(spec.generation)))
+    missing = missing_sources(_mounts(node, spec))
     if missing:
         raise AgentError(
             "TS-AGENT-MOUNT",
@@ -140,6 +155,10 @@ def _check_mounts(node: Node, spec: Spec) -> None:
             observed="nothing there",
             remedy="mount or make it on the node; the agent makes no empty directory in its place",
         )
+
+
+def _mounts(node: Node, spec: Spec) -> tuple[MountPoint, ...]:
+    return substituted_mounts(spec.container, node.layout.generation(spec.generation))
 
 
 def _apply_start(node: Node, spec: Spec, who: Identity, stale: list[Container]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from trispark_node.canonical import canonical_json
@@ -10,6 +9,8 @@ from trispark_node.errors import AgentError
 from trispark_node.fields import NAME, Fields
 from trispark_node.mutation import Plan
 from trispark_node.node import Node
+from trispark_node.plain_json import parse_json
+from trispark_node.regular_file import read_regular
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,11 @@ def read(node: Node) -> Epoch:
     """Epoch 0 on a node that was never fenced."""
     path = node.layout.epoch
     try:
-        text = path.read_text(encoding="utf-8")
+        content = read_regular(path)
     except FileNotFoundError:
         return Epoch(0, None)
     try:
-        fields = Fields(json.loads(text), str(path))
+        fields = Fields(parse_json(content), str(path))
         return Epoch(fields.integer("epoch", low=1), fields.optional_text("boot_id", pattern=NAME))
     except (ValueError, AttributeError, AgentError) as error:
         raise AgentError(
@@ -46,7 +47,7 @@ def read(node: Node) -> Epoch:
             "the epoch file cannot be read",
             where=str(path),
             expected='{"boot_id": ..., "epoch": n}',
-            observed=text[:80],
+            observed=content[:80].decode("utf-8", "replace") or "an empty file",
             remedy="move the file away, then fence this node with the epoch of the others plus one",
         ) from error
 

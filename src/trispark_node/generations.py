@@ -21,6 +21,8 @@ from trispark_node.layout import (
 )
 from trispark_node.mutation import Plan
 from trispark_node.node import Node
+from trispark_node.plain_json import parse_json
+from trispark_node.regular_file import read_regular
 from trispark_node.spec import Spec, parse_spec
 
 SUMS = "SHA256SUMS"
@@ -151,14 +153,16 @@ def current(node: Node) -> str | None:
     path = node.layout.current
     if not path.is_symlink() and not path.exists():
         return None
-    name = os.path.basename(os.readlink(path)) if path.is_symlink() else ""  # noqa: PTH115,PTH119 - the text, unresolved
-    if not GENERATION_ID.fullmatch(name):
+    target = os.readlink(path) if path.is_symlink() else ""  # noqa: PTH115 - the text, unresolved
+    name = target.rpartition("/")[2]
+    leads_to = os.path.normpath(node.layout.root / target)
+    if not GENERATION_ID.fullmatch(name) or leads_to != os.path.normpath(node.layout.generation(name)):
         raise AgentError(
             "TS-AGENT-DAMAGED",
             "current is no link to a generation",
             where=str(path),
             expected="a link to generations/<id>",
-            observed=f"a link to {name}" if name else "a file or directory",
+            observed=f"a link to {target}" if target else "a file or directory",
             remedy="move it away and activate a generation",
         )
     return name
@@ -206,7 +210,7 @@ def damage(node: Node, generation: str) -> str | None:
     changed = [name for name in sorted(set(listed) & set(found)) if _digest(found[name]) != listed[name]]
     if "resolved.json" not in missing + changed:
         try:
-            computed = generation_id(json.loads(found["resolved.json"].read_bytes()))
+            computed = generation_id(parse_json(found["resolved.json"].read_bytes()))
         except (KeyError, ValueError):
             computed = "none"
         if computed != generation:
@@ -253,8 +257,8 @@ def load_spec(node: Node, generation: str) -> Spec:
     """The spec of a generation on this node. Raises TS-AGENT-DAMAGED when it cannot be read."""
     path = node.layout.generation(generation) / "spec.json"
     try:
-        return parse_spec(json.loads(path.read_bytes()))
-    except (OSError, ValueError, AttributeError, AgentError) as error:
+        return parse_spec(parse_json(read_regular(path)))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, AgentError) as error:
         raise AgentError(
             "TS-AGENT-DAMAGED",
             "the generation's spec cannot be read",
@@ -349,6 +353,6 @@ def show(node: Node, request: GenerationRequest) -> dict[str, Any]:
     directory = node.layout.generation(request.generation)
     return {
         "generation": request.generation,
-        "resolved": json.loads((directory / "resolved.json").read_text(encoding="utf-8")),
-        "spec": json.loads((directory / "spec.json").read_text(encoding="utf-8")),
+        "resolved": parse_json((directory / "resolved.json").read_bytes()),
+        "spec": parse_json((directory / "spec.json").read_bytes()),
     }

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from trispark_node.canonical import canonical_json
+from trispark_node.errors import AgentError
 from trispark_node.fields import GENERATION_ID, NAME, Fields
 from trispark_node.generations import require_whole
 from trispark_node.mutation import Plan
 from trispark_node.node import Node
+from trispark_node.plain_json import parse_json
+from trispark_node.regular_file import read_regular
 
 
 @dataclass(frozen=True)
@@ -26,25 +28,36 @@ class GoodMark:
         )
 
 
-def read(node: Node) -> list[GoodMark]:
-    """An unfinished last line was never acknowledged; a line that is none is left out, so that a rollback finds the
-    others."""
+@dataclass(frozen=True)
+class GoodMarks:
+    """All readable marks, newest last, and the numbers (from 1) of complete lines that are none."""
+
+    marks: tuple[GoodMark, ...]
+    damaged_lines: tuple[int, ...]
+
+
+def read(node: Node) -> GoodMarks:
+    """An unfinished last line was never acknowledged; a line that is no mark is left out and named, so that a rollback
+    finds the others."""
+    path = node.layout.good
     try:
-        lines = node.layout.good.read_bytes().split(b"\n")[:-1]
+        lines = read_regular(path).split(b"\n")[:-1]
     except FileNotFoundError:
-        return []
-    marks = []
-    for line in lines:
+        return GoodMarks((), ())
+    marks: list[GoodMark] = []
+    damaged: list[int] = []
+    for number, line in enumerate(lines, start=1):
         try:
-            value = json.loads(line)
-            marks.append(GoodMark(value["generation"], value["boot_id"], value["time"]))
-        except (ValueError, KeyError, TypeError):
-            continue
-    return marks
+            fields = Fields(parse_json(line), str(path))
+            marks.append(GoodMark.parse(fields))
+            fields.done()
+        except (ValueError, TypeError, AttributeError, AgentError):
+            damaged.append(number)
+    return GoodMarks(tuple(marks), tuple(damaged))
 
 
 def plan_mark(node: Node, mark: GoodMark) -> Plan:
-    marks = read(node)
+    marks = read(node).marks
     last = marks[-1] if marks else None
     if last is not None and last.generation == mark.generation:
         return Plan(None, {"generation": mark.generation, "boot_id": last.boot_id})

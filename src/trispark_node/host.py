@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from trispark_node import processes
@@ -42,13 +43,15 @@ def host(node: Node, request: HostRequest) -> dict[str, Any]:
     }
 
 
-def _disk(path: str) -> dict[str, int] | None:
-    """None when the path does not exist."""
-    try:
-        usage = shutil.disk_usage(path)
-    except FileNotFoundError:
-        return None
-    return {"free_bytes": usage.free, "total_bytes": usage.total}
+def _disk(path: str) -> dict[str, Any]:
+    """The file system of `path`. While the path does not exist that of its nearest existing parent, where it would be
+    made; a link is followed first, also one that leads to nothing yet."""
+    place = Path(os.path.realpath(path))
+    exists = place.exists()
+    while not place.exists():
+        place = place.parent
+    usage = shutil.disk_usage(place)
+    return {"free_bytes": usage.free, "total_bytes": usage.total, "exists": exists}
 
 
 def _addresses() -> dict[str, list[str]]:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from trispark_node.errors import AgentError, request_error
 from trispark_node.fields import Fields
+from trispark_node.plain_json import parse_json
 
 METHODS = ("GET", "POST")
 MAX_BODY_BYTES = 16 * 2**20
@@ -146,7 +147,7 @@ def perform(client: HttpClient, request: HttpRequest) -> dict[str, Any]:
     text = response.body.decode("utf-8", "replace")
     if response.content_type.split(";")[0].strip() == "application/json":
         try:
-            return {"status": response.status, "body": json.loads(text)}
+            return {"status": response.status, "body": parse_json(text, any_text=True)}
         except ValueError:
             pass
     return {"status": response.status, "body": text}

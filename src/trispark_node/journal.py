@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,8 +14,12 @@ from trispark_node.canonical import canonical_json
 from trispark_node.clock import Clock
 from trispark_node.disk import Disk
 from trispark_node.errors import AgentError
+from trispark_node.plain_json import parse_json
+from trispark_node.regular_file import read_regular
 
 INTENT, DONE, FAILED = "intent", "done", "failed"
+_LAST_SEQ = 2**53
+"""No journal has so many lines; a damaged number beyond it must not become the next one's."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class History:
             if entry.phase == INTENT:
                 open_intents[entry.seq] = entry
                 continue
-            open_intents.pop(int(entry.detail.get("intent", 0)), None)
+            open_intents.pop(entry.detail["intent"], None)
             if entry.phase == DONE:
                 open_intents = {seq: kept for seq, kept in open_intents.items() if kept.verb != entry.verb}
         return list(open_intents.values())
@@ -53,12 +56,22 @@ class History:
 
 def _parse(line: bytes) -> Entry | None:
     try:
-        value = json.loads(line)
+        value = parse_json(line)
         entry = Entry(value["seq"], value["time"], value["verb"], value["phase"], value["detail"])
     except (ValueError, KeyError, TypeError):
         return None
-    typed = type(entry.seq) is int and entry.phase in (INTENT, DONE, FAILED) and isinstance(entry.detail, dict)
+    typed = (
+        _is_seq(entry.seq)
+        and isinstance(entry.time, str)
+        and isinstance(entry.verb, str)
+        and isinstance(entry.detail, dict)
+        and (entry.phase == INTENT or (entry.phase in (DONE, FAILED) and _is_seq(entry.detail.get("intent"))))
+    )
     return entry if typed else None
+
+
+def _is_seq(value: Any) -> bool:
+    return type(value) is int and 0 < value <= _LAST_SEQ
 
 
 class Journal:
@@ -71,7 +84,7 @@ class Journal:
         """A last line without its line end was never acknowledged and does not count. A damaged line in between is
         reported, never fatal: a bad sector in old history must not keep an engine from being stopped."""
         try:
-            content = self._path.read_bytes()
+            content = read_regular(self._path)
         except FileNotFoundError:
             return History((), ())
         entries: list[Entry] = []

@@ -51,6 +51,10 @@ class Layout:
     def boot_log(self, boot_id: str) -> Path:
         return self.boots / boot_id / "engine.log"
 
+    def boot_redaction(self, boot_id: str) -> Path:
+        """What a kept log must not show to anyone who asks the agent for it; as secret as the log itself."""
+        return self.boots / boot_id / "redact.json"
+
     @property
     def run(self) -> Path:
         """One-shot runs and tracebacks; nothing in it is state."""

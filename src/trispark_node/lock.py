@@ -57,7 +57,7 @@ def _locked(path: Path, wait_s: float, content: bytes) -> AgentError:
     try:
         owner = json.loads(content)
         holder = f"held by {owner['verb']}, pid {owner['pid']}, since {owner['since']}"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         holder = "held by a process that has not written its name"
     return AgentError(
         "TS-AGENT-LOCKED",

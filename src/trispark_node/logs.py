@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trispark_node.containers import ROLE_ENGINE, identity, own
 from trispark_node.docker_client import Container
 from trispark_node.errors import AgentError
-from trispark_node.fields import NAME
-from trispark_node.layout import STATE_FILE_MODE
+from trispark_node.fields import NAME, Fields
+from trispark_node.layout import STATE_DIRECTORY_MODE, STATE_FILE_MODE
+from trispark_node.log_patterns import PatternCount, parse_patterns
 from trispark_node.mutation import Plan
 from trispark_node.node import Node
+from trispark_node.plain_json import parse_json
+from trispark_node.redaction import TextRedactor
+from trispark_node.regular_file import read_regular
+from trispark_node.running import redactor_of
 
 TAIL_LINES = 40
 
@@ -23,8 +30,31 @@ def boot_of(container: Container) -> str:
     return who.boot_id if who is not None and NAME.fullmatch(who.boot_id) else f"unknown-{container.id[:12]}"
 
 
+@dataclass(frozen=True)
+class LogRequest:
+    """How much of a log is wanted, and which patterns are to be counted over all of it."""
+
+    log_bytes: int
+    patterns: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, fields: Fields) -> LogRequest:
+        return cls(fields.integer("log_bytes", 2_000_000, high=64 * 2**20), parse_patterns(fields))
+
+
+def view(pieces: Iterable[bytes], request: LogRequest, redactor: TextRedactor) -> dict[str, Any]:
+    """{"log", "log_bytes_left_out"}, and when patterns are asked for "log_patterns", counted over the whole log."""
+    if not request.patterns:
+        text, left_out = bounded(pieces, request.log_bytes)
+        return {"log": redactor.text(text), "log_bytes_left_out": left_out}
+    count = PatternCount(request.patterns, redactor)
+    text, left_out = bounded(count.passing(pieces), request.log_bytes)
+    return {"log": redactor.text(text), "log_bytes_left_out": left_out, "log_patterns": count.counts()}
+
+
 def save(node: Node, container: Container) -> Path:
-    """Write the container's whole log to its boot's directory, piece by piece, and put it in place when complete.
+    """Write the container's whole log to its boot's directory, piece by piece, and put it in place when complete. What
+    must not be shown of it lies beside it before, because the container that could tell will be gone.
 
     Raises TS-AGENT-LOG when the disk does not take it; the container is still there then, and with it the log.
     """
@@ -33,6 +63,10 @@ def save(node: Node, container: Container) -> Path:
     disk = node.disk
     try:
         disk.make_directory(target.parent)
+        for directory in (node.layout.boots, target.parent):  # also those that were there: logs may hold secrets
+            directory.chmod(STATE_DIRECTORY_MODE)
+        secrets = json.dumps({"secrets": redactor_of(node, container).secrets})
+        disk.replace(node.layout.boot_redaction(target.parent.name), secrets.encode("ascii") + b"\n")
         disk.remove_file(temporary)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, STATE_FILE_MODE)
@@ -53,6 +87,24 @@ def save(node: Node, container: Container) -> Path:
             remedy="make room or repair the file system, then stop again",
         ) from error
     return target
+
+
+def kept_redaction(node: Node, boot_id: str) -> TextRedactor:
+    """Of a kept log. Raises TS-AGENT-LOG-REDACT when it cannot be read: then the log is not shown."""
+    path = node.layout.boot_redaction(boot_id)
+    try:
+        return TextRedactor(Fields(parse_json(read_regular(path), any_text=True), str(path)).texts("secrets"))
+    except (OSError, ValueError, AttributeError, AgentError) as error:
+        raise AgentError(
+            "TS-AGENT-LOG-REDACT",
+            "what the kept log must not show cannot be read; the log is not handed out",
+            where=str(path),
+            expected='{"secrets": [...]}, written with the log',
+            observed=(error.strerror or "")
+            if isinstance(error, OSError)
+            else "something else",  # not its text: secrets
+            remedy="read the log on the node itself",
+        ) from error
 
 
 def tail(node: Node, container: Container, lines: int = TAIL_LINES) -> list[str]:

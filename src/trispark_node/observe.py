@@ -7,17 +7,16 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from trispark_node import logs
 from trispark_node.docker_client import Container, Executed
 from trispark_node.errors import AgentError
-from trispark_node.fields import Fields
 from trispark_node.generations import ADAPTERS
 from trispark_node.node import Node
+from trispark_node.running import redactor_of, spec_of
 from trispark_node.spec import GENERATION_TOKEN, Spec
-from trispark_node.watching import engine, redactor_of, spec_of
+from trispark_node.watching import engine
 
 # Run with -S: the site's hooks are the adapters themselves, and reading a version must not start them. PYTHONPATH holds
 # with -S; the interpreter's own site directories are looked through without running their .pth files.
@@ -32,16 +31,7 @@ print(json.dumps(found))
 """
 
 
-@dataclass(frozen=True)
-class ObserveRequest:
-    log_bytes: int
-
-    @classmethod
-    def parse(cls, fields: Fields) -> ObserveRequest:
-        return cls(fields.integer("log_bytes", 2_000_000, high=64 * 2**20))
-
-
-def observe(node: Node, request: ObserveRequest) -> dict[str, Any]:
+def observe(node: Node, request: logs.LogRequest) -> dict[str, Any]:
     container = engine(node)
     if container is None or container.status != "running":
         raise AgentError(
@@ -55,7 +45,6 @@ def observe(node: Node, request: ObserveRequest) -> dict[str, Any]:
     spec = spec_of(node, container)
     image = node.docker.image(container.image_id)
     redactor = redactor_of(node, container)
-    text, left_out = logs.bounded(node.docker.log(container.id), request.log_bytes)
     image_env = dict(image.env) if image is not None else {}
     return {
         "container_id": container.id,
@@ -76,8 +65,7 @@ def observe(node: Node, request: ObserveRequest) -> dict[str, Any]:
             "packages": package_versions(node, container, spec.packages),
             "kernel": kernel(),
         },
-        "log": redactor.text(text),
-        "log_bytes_left_out": left_out,
+        **logs.view(node.docker.log(container.id), request, redactor),
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,9 @@ from trispark_node.layout import SHARED_FILE_MODE
 from trispark_node.lock import held
 from trispark_node.mutation import Mode
 from trispark_node.node import Node
+from trispark_node.plain_json import parse_json
 from trispark_node.redaction import Redactor
+from trispark_node.regular_file import read_regular
 from trispark_node.spec import DEFAULT_REDACT, IMAGE
 
 POLL_S = 0.2
@@ -158,7 +159,7 @@ def _output(path: Path) -> Any:
         size = path.lstat().st_size
         if size > MAX_OUTPUT_BYTES:
             raise ValueError(f"{size} bytes, more than {MAX_OUTPUT_BYTES}")
-        return json.loads(path.read_bytes())
+        return parse_json(read_regular(path), any_text=True)
     except FileNotFoundError:
         return None
     except ValueError as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trispark_node import safetensors
 from trispark_node.errors import AgentError
+from trispark_node.regular_file import open_regular
 from trispark_node.shard_format import ROW_BYTES, SCALE_BYTES, WEIGHT_BYTES
 
 CHUNK_ROWS = 4096
@@ -111,6 +112,14 @@ class RowReader:
             self._words[place : count * stride : stride] = self._scale_words[:count]
             yield view[: count * ROW_BYTES]
 
+    def row(self, row: int) -> bytes:
+        """One packed row by its number in the layer."""
+        packed = bytearray(ROW_BYTES)
+        view = memoryview(packed)
+        self._read([view[:WEIGHT_BYTES]], self._table.weight_offset + row * WEIGHT_BYTES, WEIGHT_BYTES)
+        self._read([view[WEIGHT_BYTES:]], self._table.scale_offset + row * SCALE_BYTES, SCALE_BYTES)
+        return bytes(packed)
+
     def _read(self, buffers: list[memoryview], offset: int, expected: int) -> None:
         """Fill all buffers; a network file system may answer in parts."""
         got = os.preadv(self._descriptor, buffers, offset)
@@ -129,7 +138,7 @@ class RowReader:
 
 @contextmanager
 def open_rows(table: Table, first_row: int, end_row: int) -> Iterator[RowReader]:
-    descriptor = os.open(table.path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_regular(table.path)
     try:
         yield RowReader(table, descriptor, first_row, end_row)
     finally:

@@ -18,6 +18,8 @@ from trispark_node.errors import AgentError, request_error
 from trispark_node.fields import NAME, Fields
 from trispark_node.mutation import Plan
 from trispark_node.node import Node
+from trispark_node.plain_json import parse_json
+from trispark_node.regular_file import read_regular
 
 _FILE = re.compile(r"([0-9]{6,})-(.+)\.json")
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -139,13 +141,13 @@ def _chain_error(where: Path, expected: str, observed: str) -> AgentError:
 
 
 def _load(seq: int, record_id: str, path: Path) -> Stored:
-    content = path.read_bytes()
     try:
-        record = json.loads(content)
+        content = read_regular(path)
+        record = parse_json(content)
         canonical = canonical_json(record)
         previous = _link(record["previous"], "previous")
         named = f"{record['seq']}, {record['id']}"
-    except (ValueError, KeyError, TypeError, AgentError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AgentError) as error:
         raise _chain_error(path, "a record", f"{type(error).__name__}: {error}") from error
     if content != canonical + b"\n":
         raise _chain_error(path, "canonical JSON as it was appended", "other bytes")
@@ -174,8 +176,24 @@ def chain(node: Node) -> list[Stored]:
     return found
 
 
+def _head_of_whole_chain(node: Node) -> Stored | None:
+    """Raises TS-RECORD-DAMAGED: what follows a damaged record proves nothing."""
+    try:
+        found = chain(node)
+    except AgentError as error:
+        raise AgentError(
+            "TS-RECORD-DAMAGED",
+            "no record is appended to a damaged chain",
+            where=error.where,
+            expected=error.expected,
+            observed=error.observed,
+            remedy=error.remedy,
+        ) from error
+    return found[-1] if found else None
+
+
 def plan_append(node: Node, request: AppendRequest) -> Plan:
-    last = head(node)
+    last = _head_of_whole_chain(node)
     if last is not None and last.id == request.id and last.hash == sha256_hex(request.content):
         return Plan(None, {"head": last.head()})  # the answer to the first attempt was lost
     if (last.link if last else None) != request.previous:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 REDACTED = "<redacted>"
 _FLAGS = ("--api-key", "--admin-api-key")
 
 
-class Redactor:
+class TextRedactor:
+    """Hides `secrets` in texts."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        self.secrets = tuple(sorted({secret for secret in secrets if secret}, key=lambda text: (-len(text), text)))
+
+    def text(self, text: str) -> str:
+        for secret in self.secrets:
+            text = text.replace(secret, REDACTED)
+        return text
+
+
+class Redactor(TextRedactor):
     """Built from what a container really runs with. `names`: variables by their name, or its last part after a `_`
     (API_KEY covers WANDB_API_KEY). A secret of fewer than four characters is hidden in env and command only: as part of
     a log text it would take ordinary words away."""
@@ -18,7 +30,7 @@ class Redactor:
         secrets = [value for name, value in env.items() if self._secret(name)]
         secrets += [word for word, hidden in zip(command, self.command(command), strict=True) if word != hidden]
         parts = {secret.partition("=")[2] if secret.startswith(_FLAGS) else secret for secret in secrets}
-        self._texts = sorted((part for part in parts if len(part) >= 4), key=len, reverse=True)
+        super().__init__(part for part in parts if len(part) >= 4)
 
     def _secret(self, name: str) -> bool:
         return any(name == listed or name.endswith(f"_{listed}") for listed in self._names)
@@ -40,8 +52,3 @@ class Redactor:
                 shown.append(word)
             hide_next = word in _FLAGS and not hide_next
         return shown
-
-    def text(self, text: str) -> str:
-        for secret in self._texts:
-            text = text.replace(secret, REDACTED)
-        return text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from trispark_node import ENGINE_NAME, epoch, generations, good, records, watching
@@ -12,41 +13,78 @@ from trispark_node.docker_client import Container
 from trispark_node.errors import AgentError
 from trispark_node.node import Node
 from trispark_node.oneshot import BENCH_NAME
+from trispark_node.running import spec_of
 
 
 def status(node: Node) -> dict[str, Any]:
     """Reads only. A damaged part is named under `problems` and does not hide the rest."""
     problems: list[str] = []
-    history = node.journal.read()
-    if history.damaged_lines:
-        problems.append(f"journal: lines {', '.join(map(str, history.damaged_lines))} cannot be read")
     answer: dict[str, Any] = {
         "current": None,
-        "generations": generations.staged(node),
-        "good": [asdict(mark) for mark in good.read(node)],
+        "generations": [],
+        "good": [],
         "epoch": 0,
         "engine": None,
         "foreign": [],
-        "pending": [
-            {"seq": entry.seq, "time": entry.time, "verb": entry.verb, "detail": dict(entry.detail)}
-            for entry in history.pending()
-        ],
+        "pending": [],
         "record_head": None,
+        "record_chain": "damaged",
         "problems": problems,
     }
-    parts: dict[str, Callable[[], Any]] = {
-        "current": lambda: generations.current(node),
-        "epoch": lambda: epoch.read(node).number,
-        "engine": lambda: _engine(node),
-        "foreign": lambda: _foreign(node),
-        "record_head": lambda: records.record_head(node)["head"],
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "journal": lambda: _journal(node, problems),
+        "generations": lambda: {"generations": generations.staged(node)},
+        "good": lambda: _good(node, problems),
+        "current": lambda: _current(node, problems),
+        "epoch": lambda: {"epoch": epoch.read(node).number},
+        "engine": lambda: {"engine": _engine(node)},
+        "foreign": lambda: {"foreign": _foreign(node)},
+        "records": lambda: _records(node),
     }
-    for key, read in parts.items():
+    for part, read in parts.items():
         try:
-            answer[key] = read()
+            answer.update(read())
         except AgentError as error:
             problems.append(str(error))
+        except OSError as error:
+            problems.append(f"{part}: {error.filename or 'a file'} cannot be read: {error.strerror or error}")
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            # What damaged data raises where no reader expected it; a defect of another kind still ends the verb.
+            problems.append(" ".join(f"{part}: not readable: {type(error).__name__}: {error}".split()))
     return answer
+
+
+def _damaged(path: Path, lines: tuple[int, ...]) -> list[str]:
+    return [f"{path.stem}: lines {', '.join(map(str, lines))} of {path} cannot be read"] if lines else []
+
+
+def _journal(node: Node, problems: list[str]) -> dict[str, Any]:
+    history = node.journal.read()
+    problems += _damaged(node.layout.journal, history.damaged_lines)
+    pending = [
+        {"seq": entry.seq, "time": entry.time, "verb": entry.verb, "detail": dict(entry.detail)}
+        for entry in history.pending()
+    ]
+    return {"pending": pending}
+
+
+def _good(node: Node, problems: list[str]) -> dict[str, Any]:
+    found = good.read(node)
+    problems += _damaged(node.layout.good, found.damaged_lines)
+    return {"good": [asdict(mark) for mark in found.marks]}
+
+
+def _current(node: Node, problems: list[str]) -> dict[str, Any]:
+    generation = generations.current(node)
+    if generation is not None and not node.layout.generation(generation).is_dir():
+        problems.append(f"current: {node.layout.current} leads to generation {generation}, which is not on this node")
+    return {"current": generation}
+
+
+def _records(node: Node) -> dict[str, Any]:
+    """Of the whole chain: a head behind which a record is damaged proves nothing."""
+    found = records.chain(node)
+    return {"record_head": found[-1].head() if found else None, "record_chain": "ok" if found else "empty"}
 
 
 def _engine(node: Node) -> dict[str, Any] | None:
@@ -72,7 +110,7 @@ def _health(node: Node, container: Container) -> str | None:
     if container.status != "running":
         return None
     try:
-        url = watching.spec_of(node, container).ready_url
+        url = spec_of(node, container).ready_url
     except AgentError:
         return None
     return watching.health(node, url)

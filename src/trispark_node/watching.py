@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trispark_node import generations, logs
-from trispark_node.containers import ROLE_ENGINE, identity, own
+from trispark_node import logs
+from trispark_node.containers import ROLE_ENGINE, own
 from trispark_node.docker_client import Container
-from trispark_node.errors import AgentError
 from trispark_node.fields import Fields
 from trispark_node.node import Node
-from trispark_node.redaction import Redactor
-from trispark_node.spec import DEFAULT_REDACT, Spec
+from trispark_node.running import redactor_of, spec_of
 
 POLL_S = 0.2
 HEALTH_TIMEOUT_S = 2.0
@@ -31,20 +29,6 @@ def engine(node: Node) -> Container | None:
     """Our engine container; a running one before one that has ended."""
     found = sorted(own(node.docker, ROLE_ENGINE), key=lambda container: not container.alive)
     return found[0] if found else None
-
-
-def spec_of(node: Node, container: Container) -> Spec:
-    """The spec of the generation that the container was started from, which need not be the current one."""
-    who = identity(container)
-    return generations.load_spec(node, who.generation if who else "")
-
-
-def redactor_of(node: Node, container: Container) -> Redactor:
-    try:
-        names = spec_of(node, container).redact
-    except AgentError:
-        names = DEFAULT_REDACT
-    return Redactor(names, container.env, container.command)
 
 
 def health(node: Node, url: str) -> str:

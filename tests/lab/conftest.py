@@ -43,19 +43,20 @@ class Lab:
     nodes: tuple[str, ...] = NODES
     root: Path = ROOT
 
-    def play(self, name: str, directory: Path = ROOT, prefix: str = "playbooks/", **extra: str) -> Played:
+    def command(self, name: str, prefix: str = "playbooks/", **extra: str) -> list[str]:
         """`ansible-playbook` itself, not the front end: operators use it directly."""
-        arguments = [f"{key}={value}" for key, value in extra.items()]
-        command = [
-            str(Path(sys.executable).with_name("ansible-playbook")),
-            f"{prefix}{name}.yml",
-            *(word for pair in arguments for word in ("-e", pair)),
-        ]
-        environment = {key: value for key, value in os.environ.items() if key != "ANSIBLE_CONFIG"}
+        words = [word for key, value in extra.items() for word in ("-e", f"{key}={value}")]
+        return [str(Path(sys.executable).with_name("ansible-playbook")), f"{prefix}{name}.yml", *words]
+
+    def environment(self) -> dict[str, str]:
+        inherited = {key: value for key, value in os.environ.items() if key != "ANSIBLE_CONFIG"}
+        return {**inherited, "ANSIBLE_NOCOLOR": "1"}
+
+    def play(self, name: str, directory: Path = ROOT, prefix: str = "playbooks/", **extra: str) -> Played:
         done = subprocess.run(
-            command,
+            self.command(name, prefix, **extra),
             cwd=directory,
-            env={**environment, "ANSIBLE_NOCOLOR": "1"},
+            env=self.environment(),
             capture_output=True,
             text=True,
             timeout=PLAY_TIMEOUT_S,

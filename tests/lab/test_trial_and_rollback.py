@@ -133,3 +133,32 @@ def test_a_rank_that_silently_falls_back_fails_its_gate_and_every_rank_is_stoppe
         assert serving.inspect(name) is None
         kept = serving.node(name, "cat", f"/var/lib/trispark/boots/{record['boot_id']}/engine.log").decode()
         assert ("packed=False" in kept) == (name == "spark2")
+
+
+def test_a_node_that_hangs_under_load_makes_the_boot_invalid_and_catches_up_later(serving) -> None:
+    """Nothing of the boot may count, the other ranks are stopped, and the node gets its records when it is back."""
+    boot = subprocess.Popen(
+        serving.command("stage_a"),
+        cwd=serving.root,
+        env=serving.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        while b"trispark-bench" not in serving.node("spark1", "docker", "ps", "--format", "{{.Names}}"):
+            assert boot.poll() is None, "the boot ended before its measurement began"
+        subprocess.run(["docker", "pause", "spark2"], check=True, capture_output=True)
+        output, _ = boot.communicate(timeout=240)
+    finally:
+        subprocess.run(["docker", "unpause", "spark2"], check=False, capture_output=True)
+        boot.kill()
+    assert boot.returncode != 0, output[-3000:]
+    record = last_record(serving, "boot")
+    assert record["outcome"]["state"] == "invalid", output[-3000:]
+    assert not record["outcome"]["good"]
+    for name in ("spark0", "spark1"):
+        assert serving.inspect(name) is None, f"{name} is stopped"
+    assert serving.play("stage_a").rc == 0
+    chains = {name: serving.node(name, "ls", "/var/lib/trispark/records") for name in serving.nodes}
+    assert len(set(chains.values())) == 1, "the node that was away has every record"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -11,8 +12,10 @@ def main() -> int:
     from trispark.cli.app import app
     from trispark.cli.terminal import Terminal
     from trispark.errors import TrisparkError
+    from trispark.host import PRIVATE_UMASK
 
     terminal = Terminal()
+    umask = os.umask(PRIVATE_UMASK)  # also that of ansible-playbook: records, logs and events are the user's own
     try:
         app(prog_name="./trispark")
     except TrisparkError as error:
@@ -27,4 +30,6 @@ def main() -> int:
         return exit_codes.OK
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else exit_codes.OK if end.code is None else exit_codes.FAILED
+    finally:
+        os.umask(umask)
     return exit_codes.OK

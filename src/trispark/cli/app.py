@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,15 +13,16 @@ import typer
 from trispark import __version__
 from trispark.cli import exit_codes
 from trispark.cli.demo import Demo
-from trispark.cli.lab import lab_lines, lab_state, prepare_machine
+from trispark.cli.lab import LAB_PLAYBOOKS, lab_alone, lab_lines, lab_state, prepare_machine
 from trispark.cli.play import READ_ONLY, Player, parse_extra, result_json
 from trispark.cli.pytest_command import pytest_argv, pytest_environment
 from trispark.cli.records import record_cache, summary
 from trispark.cli.sites import LAB, choose_site
-from trispark.cli.status_view import node_states, status_lines, without_answer
+from trispark.cli.status_view import node_states, status_lines, with_problems, without_answer
 from trispark.cli.terminal import Terminal
 from trispark.errors import TrisparkError
 from trispark.host import LocalMachine, ensure_packages
+from trispark.host.state import PUBLIC_UMASK
 
 REPO = Path(__file__).resolve().parents[3]
 
@@ -94,7 +96,8 @@ def demo(
     terminal = _begin_lab()
     player = Player(REPO, LAB, terminal)
     run = Demo(REPO, player, lambda: prepare_machine(REPO, terminal.say), keep=keep)
-    status = run.run()
+    with lab_alone(REPO, terminal.say):
+        status = run.run()
     if as_json:
         terminal.json(run.report.as_json())
     raise typer.Exit(status)
@@ -116,6 +119,7 @@ def run_tests(
         ensure_packages(["shellcheck"], terminal.say)
     argv = pytest_argv(environment.python, everything=everything, arguments=list(context.args))
     os.chdir(REPO)
+    os.umask(PUBLIC_UMASK)  # the tests are no part of what is kept in .trispark
     os.execve(argv[0], argv, pytest_environment(REPO))  # pytest replaces this process: nothing is printed after it
 
 
@@ -130,7 +134,10 @@ def status(site: SiteOption = None, as_json: JsonOption = False) -> None:
         terminal.say(line)
     if as_json:
         terminal.json({"site": name, "status": result.status, "nodes": states, "unreachable": sorted(unreachable)})
-    raise typer.Exit(exit_codes.UNREACHABLE if unreachable else exit_codes.of_run(result))
+    if unreachable:
+        raise typer.Exit(exit_codes.UNREACHABLE)
+    damaged = exit_codes.FAILED if with_problems(states) else exit_codes.OK
+    raise typer.Exit(exit_codes.of_run(result) or damaged)
 
 
 @app.command()
@@ -142,11 +149,15 @@ def play(
     site: SiteOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run playbooks/NAME.yml with progress; its events are kept."""
+    """Run playbooks/NAME.yml with progress.
+
+    Its events are kept in .trispark/runs, which holds the newest 50 runs of all verbs.
+    """
     values = parse_extra(extra or ())
     lab_only = playbook.startswith(("lab_", "demo_"))
     terminal, name = (_begin_lab(), LAB) if lab_only else _begin(site, changing=not check and playbook not in READ_ONLY)
-    result = Player(REPO, name, terminal).play(playbook, values, check=check, diff=diff)
+    with lab_alone(REPO, terminal.say) if playbook in LAB_PLAYBOOKS else nullcontext():
+        result = Player(REPO, name, terminal).play(playbook, values, check=check, diff=diff)
     if result.ok:
         terminal.say(f"{playbook}: done in {result.seconds:.1f} s; events: .trispark/runs/{result.run_id}")
     if as_json:
@@ -158,8 +169,9 @@ def play(
 def lab_up() -> None:
     """Make the lab, or bring it to its declared state; a second time changes nothing."""
     terminal = _begin_lab()
-    prepare_machine(REPO, terminal.say)
-    result = Player(REPO, LAB, terminal).play("lab_up")
+    with lab_alone(REPO, terminal.say):
+        prepare_machine(REPO, terminal.say)
+        result = Player(REPO, LAB, terminal).play("lab_up")
     if result.ok:
         terminal.say(f"the lab is up{'' if result.changed else ' (nothing to change)'}; {result.seconds:.1f} s")
     raise typer.Exit(exit_codes.of_run(result))
@@ -172,7 +184,8 @@ def lab_down() -> None:
     if not lab_state(REPO)["docker"]:
         terminal.say("no Docker Engine answers: there is no lab")
         return
-    result = Player(REPO, LAB, terminal).play("lab_down")
+    with lab_alone(REPO, terminal.say):
+        result = Player(REPO, LAB, terminal).play("lab_down")
     if result.ok:
         terminal.say(f"the lab is gone{'' if result.changed else ' (there was none)'}; {result.seconds:.1f} s")
     raise typer.Exit(exit_codes.of_run(result))

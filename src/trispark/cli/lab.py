@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from trispark.errors import TrisparkError
-from trispark.host import LocalMachine, Machine, ensure_disk, ensure_docker
+from trispark.host import LocalMachine, Machine, alone, ensure_disk, ensure_docker, state_directory
 
 DOCKER_DISK_BYTES = 6_000_000_000
 REPO_DISK_BYTES = 2_000_000_000
@@ -15,7 +16,23 @@ REPO_DISK_BYTES = 2_000_000_000
 WITH_ENGINE = ("openssh-client", "mmdebstrap")
 """Installed in one call of apt with the engine, where there is none; the preparation of the lab wants them next."""
 
+LAB_PLAYBOOKS = frozenset({"lab_up", "lab_down"})
+LAB_WAIT_S = 300
+"""How long `lab up`, `lab down` and `demo` wait for another one of this checkout."""
+
 Say = Callable[[str], None]
+
+
+@contextmanager
+def lab_alone(repo: Path, say: Say, machine: Machine | None = None) -> Iterator[None]:
+    """One verb at a time makes or removes the lab of a checkout. Raises TS-LAB-BUSY when it has to wait too long.
+
+    A playbook that is started by hand is kept off by its lease (``trispark.lab.lease``).
+    """
+    lock = state_directory(repo) / "lab.lock"
+    doing = "lab up, lab down or demo"
+    with alone(lock, error_id="TS-LAB-BUSY", doing=doing, wait_s=LAB_WAIT_S, say=say, machine=machine):
+        yield
 
 
 def prepare_machine(repo: Path, say: Say, machine: Machine | None = None) -> None:

@@ -16,6 +16,15 @@ from trispark.cli.terminal import Terminal
 from trispark.run_events import RunObserver
 
 
+def note_lines(lines: tuple[str, ...]) -> list[str]:
+    """A message of the playbook below its phases: a prefix for the first line, the others under it."""
+    return [f"            {'> ' if number == 0 else '  '}{line}" for number, line in enumerate(lines)]
+
+
+def phase_line(name: str, seconds: float) -> str:
+    return f"  {seconds:6.1f} s  {name}"
+
+
 class PlainProgress:
     """Lines only, for logs and pipes: a phase when it has ended, with its seconds."""
 
@@ -31,11 +40,12 @@ class PlainProgress:
     def waiting_for(self, nodes: tuple[str, ...]) -> None:
         pass
 
-    def note(self, text: str) -> None:
-        self._say(f"            {text}")
+    def note(self, lines: tuple[str, ...]) -> None:
+        for line in note_lines(lines):
+            self._say(line)
 
     def phase_ended(self, name: str, seconds: float) -> None:
-        self._say(f"  {seconds:6.1f} s  {name}")
+        self._say(phase_line(name, seconds))
 
 
 class LiveProgress:
@@ -49,7 +59,7 @@ class LiveProgress:
         self._phase = ""
         self._task = ""
         self._nodes: tuple[str, ...] = ()
-        self._since = now()
+        self._since = self._task_since = now()
 
     def __enter__(self) -> LiveProgress:
         self._live.__enter__()
@@ -61,32 +71,40 @@ class LiveProgress:
         self._live.__exit__(kind, error, trace)
 
     def __rich__(self) -> Spinner | Text:
-        if not self._phase:
+        line = self.line()
+        if not line:
             return Text("")
-        parts = [f"{self._now() - self._since:.0f} s  {self._phase}"]
+        self._spinner.update(text=Text(line, no_wrap=True, overflow="ellipsis"))
+        return self._spinner
+
+    def line(self) -> str:
+        """The live line as it is now; empty between phases."""
+        if not self._phase:
+            return ""
+        now = self._now()
+        parts = [f"{now - self._since:.0f} s  {self._phase}"]
         if self._task:
             parts.append(self._task)
         if self._nodes:
-            parts.append(f"waiting for {', '.join(self._nodes)}")
-        text = Text(" · ".join(parts), no_wrap=True, overflow="ellipsis")
-        self._spinner.update(text=text)
-        return self._spinner
+            parts.append(f"waiting for {', '.join(self._nodes)} ({now - self._task_since:.0f} s)")
+        return " · ".join(parts)
 
     def phase_started(self, name: str) -> None:
         self._phase, self._task, self._nodes, self._since = name, "", (), self._now()
 
     def task_started(self, name: str) -> None:
-        self._task, self._nodes = name, ()
+        self._task, self._nodes, self._task_since = name, (), self._now()
 
     def waiting_for(self, nodes: tuple[str, ...]) -> None:
         self._nodes = nodes
 
-    def note(self, text: str) -> None:
-        self._console.print(Text(f"            {text}"), soft_wrap=True)
+    def note(self, lines: tuple[str, ...]) -> None:
+        for line in note_lines(lines):
+            self._console.print(Text(line), soft_wrap=True)
 
     def phase_ended(self, name: str, seconds: float) -> None:
         self._phase = ""
-        self._console.print(Text(f"  {seconds:6.1f} s  {name}"), soft_wrap=True)
+        self._console.print(Text(phase_line(name, seconds)), soft_wrap=True)
 
 
 @contextmanager

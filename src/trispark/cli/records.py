@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trispark.records import RecordCache
+if TYPE_CHECKING:
+    from trispark.records import RecordCache
 
 
 def record_cache(repo: Path, site: str) -> RecordCache:
     """Where the records of a site are kept on the controller."""
+    # Here, because it brings pydantic, jinja2 and the catalog, which the verbs of the lab start without.
+    from trispark.records import RecordCache
+
     return RecordCache(repo / ".trispark" / site / "records")
 
 

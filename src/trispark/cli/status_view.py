@@ -20,8 +20,21 @@ def without_answer(states: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
     return frozenset(node for node, state in states.items() if state.get("reachable") is False)
 
 
+def with_problems(states: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
+    """Nodes that answered and name what is wrong with their own state."""
+    return frozenset(node for node, state in states.items() if state.get("problems"))
+
+
+def _intent(pending: object) -> str:
+    """A journal intent without its end, in words."""
+    if not isinstance(pending, Mapping):
+        return str(pending)
+    verb = str(pending.get("verb") or "an unnamed verb")
+    return f"{verb} (since {pending['time']})" if pending.get("time") else verb
+
+
 def status_lines(states: Mapping[str, Mapping[str, Any]], unreachable: frozenset[str]) -> Iterator[str]:
-    """One line a node: current generation, engine, last good generation."""
+    """One line a node: current generation, engine, last good generation; then what is wrong or was left half done."""
     for node in sorted({*states, *unreachable}):
         if node in unreachable:
             reason = states.get(node, {}).get("reason")
@@ -36,6 +49,12 @@ def status_lines(states: Mapping[str, Mapping[str, Any]], unreachable: frozenset
         good = state.get("good")
         last = good[-1] if isinstance(good, list) and good else None
         good_id = last.get("generation") if isinstance(last, Mapping) else None
-        yield f"{node}  current {state.get('current') or 'none'}; {running}; last good {good_id or 'none'}"
+        problems = list(state.get("problems") or ())
+        if not problems or "current" in state or "engine" in state:
+            yield f"{node}  current {state.get('current') or 'none'}; {running}; last good {good_id or 'none'}"
         for foreign in state.get("foreign") or ():
             yield f"{node}  not ours, in our place: {foreign}"
+        for problem in problems:
+            yield f"{node}  damaged: {problem}"
+        for pending in state.get("pending") or ():
+            yield f"{node}  begun and not ended: {_intent(pending)}"

@@ -9,13 +9,11 @@ with its process, keeps two setups apart.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.util
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,10 +25,16 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from trispark.errors import TrisparkError
-from trispark.host.machine import LocalMachine, Machine, Say, say_on_stderr
+from trispark.host.locks import alone
+from trispark.host.machine import LocalMachine, Machine, Outcome, Say, say_on_stderr
 from trispark.host.packages import PackageInstaller, is_debian_family
+from trispark.host.state import PUBLIC_UMASK, state_directory
 
 STAMP = ".trispark-stamp.json"
+PIP_DEADLINE_S = 900
+VENV_DEADLINE_S = 120
+LOCK_WAIT_S = 1200
+"""Longer than one setup may take: the other one is waited for, not raced."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +65,10 @@ class Locks:
         return hashlib.sha256(lock.read_bytes()).hexdigest()
 
 
-Install = Callable[[Path, Path], "subprocess.CompletedProcess[str]"]
+Install = Callable[[Path, Path], Outcome]
 
 
-def pip_install(python: Path, lock: Path) -> subprocess.CompletedProcess[str]:
+def pip_install(python: Path, lock: Path) -> Outcome:
     """pip with the lock and nothing else: no resolver, no build, no bytecode (Python writes that on first use)."""
     argv = [str(python), "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
     argv += [
@@ -75,21 +79,20 @@ def pip_install(python: Path, lock: Path) -> subprocess.CompletedProcess[str]:
         "--retries=2",
         f"--requirement={lock}",
     ]
-    return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
+    return LocalMachine().run(argv, timeout_s=PIP_DEADLINE_S)
 
 
 def create_venv(directory: Path) -> None:
     """``python -m venv`` by this interpreter. Raises TS-SETUP-VENV."""
     argv = [sys.executable, "-I", "-m", "venv", "--clear", str(directory)]
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
-    if done.returncode != 0:
-        lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    done = LocalMachine().run(argv, timeout_s=VENV_DEADLINE_S)
+    if done.rc != 0:
         raise TrisparkError(
             id="TS-SETUP-VENV",
             what="the virtual environment could not be made",
             where=str(directory),
             expected="python -m venv to succeed",
-            observed=lines[-1] if lines else f"exit status {done.returncode}",
+            observed=done.last_line,
             remedy="set TRISPARK_PYTHON to another Python 3.11 to 3.13",
         )
 
@@ -143,14 +146,10 @@ class Environment:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        state = self.root / ".trispark"
-        state.mkdir(exist_ok=True)
-        with (state / "setup.lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self._say("another setup of this checkout is running: waiting for it")
-                fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = state_directory(self.root) / "setup.lock"
+        with alone(
+            lock, error_id="TS-SETUP-LOCKED", doing="setup", wait_s=LOCK_WAIT_S, say=self._say, machine=self._machine
+        ):
             yield
 
     def make(self) -> bool:
@@ -208,9 +207,9 @@ class Environment:
 
     def _add(self, lock: Path) -> None:
         done = self._install(self.python, lock)
-        if done.returncode == 0:
+        if done.rc == 0:
             return
-        if done.returncode < 0:
+        if done.rc < 0:
             raise KeyboardInterrupt
         errors = [line.strip() for line in done.stderr.splitlines() if line.startswith("ERROR:")]
         last = (errors or [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["no message"])[-1]
@@ -244,7 +243,7 @@ def main(arguments: list[str]) -> int:
         environment.make()
     except TrisparkError as error:
         say_on_stderr(f"trispark: {error}")
-        return 3 if error.id in ("TS-HOST-SUDO", "TS-SETUP-VENVMODULE") else 1
+        return 3 if error.id in ("TS-HOST-SUDO", "TS-SETUP-LOCKED", "TS-SETUP-VENVMODULE") else 1
     except OSError as error:
         say_on_stderr(f"trispark: TS-SETUP-FILES: {error.strerror}: {error.filename}")
         return 1
@@ -255,5 +254,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    os.umask(0o022)
+    os.umask(PUBLIC_UMASK)
     sys.exit(main(sys.argv[1:]))

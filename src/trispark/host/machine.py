@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -65,8 +66,12 @@ class Machine(Protocol):
     def pause(self, seconds: float) -> None: ...
 
 
+KILL_WAIT_S = 5.0
+"""How long the output of a killed command is waited for: a child of it that took another group may hold it open."""
+
+
 class LocalMachine:
-    """This machine."""
+    """This machine. Commands run with umask 022: what they write is not ours alone."""
 
     def run(
         self, argv: Sequence[str], *, timeout_s: float = 60, env: Mapping[str, str] | None = None, ask: bool = False
@@ -74,22 +79,29 @@ class LocalMachine:
         stdin = None if ask else subprocess.DEVNULL
         stderr = None if ask else subprocess.PIPE
         try:
-            done = subprocess.run(
+            process = subprocess.Popen(
                 list(argv),
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                timeout=timeout_s,
                 env={**os.environ, **(env or {})},
                 text=True,
                 errors="replace",
-                check=False,
+                umask=0o022,
+                # A group of its own, so that a deadline ends its children too. What may ask needs the terminal's group.
+                process_group=None if ask else 0,
             )
         except (FileNotFoundError, PermissionError) as error:
             return Outcome(127, "", str(error))
+        try:
+            stdout, errors = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
+            _kill(process, group=not ask)
             return Outcome(124, "", f"{argv[0]} did not end within {timeout_s:.0f} s")
-        return Outcome(done.returncode, done.stdout, done.stderr or "")
+        except BaseException:
+            _kill(process, group=not ask)
+            raise
+        return Outcome(process.returncode, stdout, errors or "")
 
     def which(self, name: str) -> str | None:
         # An ordinary user's PATH has no sbin on Debian, where dockerd and iptables live.
@@ -135,6 +147,20 @@ class LocalMachine:
 
     def pause(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+def _kill(process: subprocess.Popen[str], *, group: bool) -> None:
+    """End a command and its children; what sudo runs for an ordinary user cannot be killed and is left to itself."""
+    try:
+        if group:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+        process.communicate(timeout=KILL_WAIT_S)
+    except (ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
 
 
 def say_on_stderr(line: str) -> None:

@@ -13,13 +13,16 @@ import docker.errors
 import yaml
 
 from trispark.errors import TrisparkError
+from trispark.host import Say
 from trispark.lab.engine_api import EngineApi, image_exists
 from trispark.lab.files import PARTIAL, hash_files, prune
 from trispark.lab.layout import LABEL_CONTENT, LABEL_IMAGE, LABEL_ROOT, Paths, root_id
-from trispark.lab.tools import BOOTSTRAP_PACKAGES, Say, as_root, ensure_programs
+from trispark.lab.programs import BOOTSTRAP_PACKAGES, ensure_programs, run
 
 NAMES: Final = ("lab-base", "lab-node")
 PULL_PATIENCE_S: Final = 8.0
+BOOTSTRAP_DEADLINE_S: Final = 1200.0
+"""Downloads of a slow mirror included; about 35 s on a near one."""
 MODE_VARIABLE: Final = "TRISPARK_LAB_BASE"
 """auto (the default), pull or bootstrap."""
 
@@ -109,7 +112,7 @@ def _bootstrap(repo: Path, tars: dict[str, Path], recipes: dict[str, Recipe], sa
         leftover.unlink(missing_ok=True)
     hook = f'sh {_quote(str(script))} "$1" {_quote(str(partial["lab-base"]))}'
     hook += f" {_quote(' '.join(base.packages))} {_quote(' '.join(node.packages))}"
-    as_root(
+    run(
         [
             "mmdebstrap",
             "--quiet",
@@ -126,9 +129,18 @@ def _bootstrap(repo: Path, tars: dict[str, Path], recipes: dict[str, Recipe], sa
             str(partial["lab-node"]),
         ],
         "TS-LAB-BOOTSTRAP",
-        {"TMPDIR": "/var/tmp"},  # /tmp may be a small tmpfs, and one without device nodes
+        "mmdebstrap did not make the root file systems",
+        timeout_s=BOOTSTRAP_DEADLINE_S,
+        env={"TMPDIR": "/var/tmp"},  # /tmp may be a small tmpfs, and one without device nodes
+        root_for="bootstrap the lab's root file systems",
     )
-    as_root(["chown", f"{os.getuid()}:{os.getgid()}", *map(str, partial.values())], "TS-LAB-BOOTSTRAP")
+    run(
+        ["chown", f"{os.getuid()}:{os.getgid()}", *map(str, partial.values())],
+        "TS-LAB-BOOTSTRAP",
+        "the root file systems could not be handed to this user",
+        timeout_s=30,
+        root_for="own the root file systems",
+    )
     for name, tar in tars.items():
         partial[name].replace(tar)
 

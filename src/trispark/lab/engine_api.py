@@ -1,4 +1,4 @@
-"""The part of the docker SDK's low-level client that the lab reads with, as a protocol, and the way to get one."""
+"""The part of the docker SDK's low-level client that the lab uses, as protocols, and the way to get one."""
 
 from __future__ import annotations
 
@@ -19,9 +19,6 @@ Json = dict[str, Any]
 
 class EngineApi(Protocol):
     """Methods of docker.APIClient; answers are the Engine's JSON."""
-
-    @property
-    def api_version(self) -> str: ...
 
     def containers(self, *, all: bool) -> list[Json]: ...
 
@@ -52,7 +49,29 @@ class EngineApi(Protocol):
     def tag(self, image: str, repository: str, tag: str) -> bool: ...
 
 
-def connect() -> EngineApi:
+class EngineWriter(Protocol):
+    """The methods of docker.APIClient that change something; the lab's other changes are tasks of the playbook."""
+
+    def inspect_container(self, container: str) -> Json: ...
+
+    def inspect_network(self, net_id: str) -> Json: ...
+
+    def inspect_volume(self, name: str) -> Json: ...
+
+    def remove_container(self, container: str, *, v: bool, force: bool) -> None: ...
+
+    def remove_network(self, net_id: str) -> None: ...
+
+    def remove_volume(self, name: str) -> None: ...
+
+    def create_network(self, name: str, *, driver: str, ipam: Any, labels: Mapping[str, str]) -> Json: ...
+
+
+class Engine(EngineApi, EngineWriter, Protocol):
+    """What :func:`connect` gives."""
+
+
+def connect() -> Engine:
     """A client of this machine's Docker Engine; raises TS-LAB-ENGINE when none answers."""
     url = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     try:
@@ -66,7 +85,7 @@ def connect() -> EngineApi:
             observed=str(error),
             remedy="./trispark lab up starts one on a Debian-family machine; elsewhere start it for this user",
         ) from error
-    return cast(EngineApi, client)
+    return cast(Engine, client)
 
 
 def image_exists(client: EngineApi, reference: str) -> bool:

@@ -28,7 +28,10 @@ def write_atomic(path: Path, text: str, mode: int = 0o600) -> bool:
 
 
 def make_directory(path: Path, fill: Callable[[Path], None]) -> bool:
-    """Make `path` by filling a partial directory and renaming it; True when made, False when it was complete."""
+    """Make `path` by filling a partial directory and renaming it; True when made, False when it was complete.
+
+    What is made is readable by everyone: a container's user need not be ours.
+    """
     if path.is_dir():
         return False
     partial = path.with_name(path.name + PARTIAL)
@@ -36,8 +39,19 @@ def make_directory(path: Path, fill: Callable[[Path], None]) -> bool:
         shutil.rmtree(partial)
     partial.mkdir(parents=True)
     fill(partial)
+    _readable(partial)
     partial.replace(path)
     return True
+
+
+def _readable(tree: Path) -> None:
+    """Let everyone read what containers mount or images copy, whatever the umask was; the way to it stays private."""
+    for path in (tree, *tree.rglob("*")):
+        if not path.is_symlink():
+            mode = path.stat().st_mode
+            wanted = mode | (0o555 if path.is_dir() else 0o444)
+            if wanted != mode:
+                path.chmod(wanted)
 
 
 def prune(directory: Path, prefix: str, keep: Iterable[str]) -> list[str]:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from trispark.errors import TrisparkError
+from trispark.host import Say
 from trispark.lab.files import PARTIAL, hash_files, make_directory, prune, source_files
 from trispark.lab.layout import Paths
-from trispark.lab.tools import Say, run
+from trispark.lab.programs import run
 
 IMAGE_PYTHON: Final = "3.11"
 """Python of Debian 12, which the base image has."""
@@ -19,6 +20,8 @@ GLIBC_MINORS: Final = (36, 34, 31, 28, 27, 24, 17)
 """glibc 2.x of the wheel tags that run on Debian 12 (glibc 2.36); pip expands none of them by itself."""
 ENGINE_PACKAGE: Final = "trispark_lab"
 CHECKPOINT_MODULE: Final = "make_checkpoint"
+PIP_DEADLINE_S: Final = 900.0
+CHECKPOINT_DEADLINE_S: Final = 600.0
 
 
 def ensure_site_packages(paths: Paths, machine: str, say: Say) -> Path:
@@ -41,6 +44,7 @@ def ensure_site_packages(paths: Paths, machine: str, say: Say) -> Path:
             ],
             "TS-LAB-PACKAGES",
             "pip could not install the engine image's packages",
+            timeout_s=PIP_DEADLINE_S,
         )
         for tests in sorted(partial.rglob("tests")):
             if tests.is_dir():
@@ -68,7 +72,8 @@ def ensure_checkpoint(paths: Paths, say: Say) -> Path:
             [sys.executable, "-m", f"{ENGINE_PACKAGE}.{CHECKPOINT_MODULE}", str(partial)],
             "TS-LAB-CHECKPOINT",
             "the checkpoint maker failed",
-            environment={"PYTHONPATH": str(lab)},
+            timeout_s=CHECKPOINT_DEADLINE_S,
+            env={"PYTHONPATH": str(lab)},
         )
 
     make_directory(target, fill)

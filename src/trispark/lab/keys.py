@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
-import subprocess
 from pathlib import Path
 
 from trispark.lab.files import write_atomic
 from trispark.lab.layout import Layout
+from trispark.lab.programs import run
 
 HOST_KEY = "ssh_host_ed25519_key"
+KEYGEN_DEADLINE_S = 30
 
 
 def ensure_keys(directory: Path, layout: Layout) -> str:
     """Make what is missing below `directory`; returns a hash over all public keys, which the nodes carry.
 
     Layout: id_ed25519(.pub), known_hosts, and for each node a directory NODE/ with its host key and authorized_keys,
-    which is mounted into the node.
+    which is mounted into the node. Raises TS-LAB-KEYS.
     """
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o700)
@@ -43,21 +43,11 @@ def _key(path: Path, comment: str) -> str:
         work = path.with_name(path.name + ".partial")
         for leftover in (path, public, work, work.with_name(work.name + ".pub")):
             leftover.unlink(missing_ok=True)
-        subprocess.run(
-            [
-                shutil.which("ssh-keygen") or "ssh-keygen",
-                "-q",
-                "-t",
-                "ed25519",
-                "-N",
-                "",
-                "-C",
-                comment,
-                "-f",
-                str(work),
-            ],
-            check=True,
-            stdin=subprocess.DEVNULL,
+        run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(work)],
+            "TS-LAB-KEYS",
+            "ssh-keygen did not make a key of the lab",
+            timeout_s=KEYGEN_DEADLINE_S,
         )
         work.with_name(work.name + ".pub").replace(public)
         work.replace(path)

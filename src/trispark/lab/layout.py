@@ -95,6 +95,10 @@ class Paths:
         return self.state / "ssh"
 
     @property
+    def lease(self) -> Path:
+        return self.state / "lease.json"
+
+    @property
     def prepared(self) -> Path:
         return self.state / "prepared.json"
 

@@ -1,4 +1,7 @@
-"""What the playbooks ask: a plan for `up`, the check after it, a plan for `down`. Nothing here changes anything."""
+"""What the playbooks ask: a plan for `up`, the check after it, a plan for `down`. Nothing here changes the lab.
+
+A plan takes the lease of the lab for the playbook run that asks, because that run goes on to carry the plan out.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from trispark.errors import TrisparkError
+from trispark.host import state_directory
 from trispark.lab.desired import Desired, desired_lab
 from trispark.lab.engine_api import EngineApi, image_exists
 from trispark.lab.layout import (
     LABEL_CONTENT,
     LABEL_IMAGE,
-    LABEL_LAB,
     LABEL_ROOT,
     NODE_REGISTRY,
     REGISTRY_CONTAINER,
@@ -22,6 +25,7 @@ from trispark.lab.layout import (
     load_layout,
     root_id,
 )
+from trispark.lab.lease import take_lease
 from trispark.lab.observe import busy_ports, observe, wait_ready
 from trispark.lab.prepared import BUILD_ORDER, Prepared, load_prepared
 from trispark.lab.registry import digest_of, split_reference
@@ -39,6 +43,7 @@ Digest = Callable[[str], str]
 def up_plan(repo: Path, client: EngineApi, digest: Digest = digest_of) -> dict[str, Any]:
     """Everything that `lab up` has to do; `complete` means nothing. Raises the first refusal."""
     paths = Paths(repo.resolve())
+    _hold(paths)
     layout, prepared = load_layout(paths.repo), load_prepared(paths.prepared)
     desired = desired_lab(paths, layout, prepared)
     observed = observe(client, frozenset(each.name for each in desired.containers))
@@ -122,24 +127,17 @@ def up_check(repo: Path, client: EngineApi, deadline_s: float, digest: Digest = 
 
 
 def down_plan(repo: Path, client: EngineApi) -> dict[str, Any]:
-    """What `lab down` removes; `images` are those that a purge removes too, `filters` are those of docker_prune."""
+    """What `lab down` removes; `images` are those that a purge removes too."""
+    _hold(Paths(repo.resolve()))
     root = root_id(repo.resolve())
     assessment = assess_removal(root, observe(client, frozenset()))
     _raise_first(assessment)
-    filters: dict[str, Any] = {"label": [f"{LABEL_LAB}=1", f"{LABEL_ROOT}={root}"]}
     return {
         "remove_containers": list(assessment.remove_containers),
         "remove_networks": list(assessment.remove_networks),
         "remove_volumes": list(assessment.remove_volumes),
-        "filters": {"networks": filters, "volumes": {**filters, **_named_volumes_too(client.api_version)}},
         "images": _labelled_images(client, root),
     }
-
-
-def _named_volumes_too(api_version: str) -> dict[str, Any]:
-    """Since API 1.42 a prune spares named volumes unless told; before, it knows no such filter and takes all."""
-    major, minor = (int(part) for part in api_version.split(".")[:2])
-    return {"all": True} if (major, minor) >= (1, 42) else {}
 
 
 def render_images_yml(references: dict[str, str]) -> str:
@@ -205,6 +203,12 @@ def _stale_images(client: EngineApi, root: str, prepared: Prepared) -> list[str]
     """Tagged images of this checkout that the present sources no longer use."""
     used = {image.reference for image in prepared.images.values()} | set(prepared.bases.values())
     return [name for name in _labelled_images(client, root) if not name.startswith("sha256:") and name not in used]
+
+
+def _hold(paths: Paths) -> None:
+    """Take the lab for the playbook run that asks; also where no verb of the command line has made `.trispark`."""
+    state_directory(paths.repo)
+    take_lease(paths.lease)
 
 
 def _raise_first(assessment: Assessment) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import platform
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 from trispark.errors import TrisparkError
+from trispark.host import Say, alone, private_directory, state_directory
 from trispark.lab.bases import ensure_bases, load_recipes
 from trispark.lab.engine_api import EngineApi, connect
 from trispark.lab.images import ensure_contexts
@@ -17,9 +15,11 @@ from trispark.lab.inputs import ensure_agent, ensure_checkpoint, ensure_site_pac
 from trispark.lab.keys import ensure_keys
 from trispark.lab.layout import Paths, load_layout
 from trispark.lab.prepared import Prepared, save_prepared
-from trispark.lab.tools import PACKAGES, Say, ensure_programs
+from trispark.lab.programs import PACKAGES, ensure_programs
 
 MACHINES = ("x86_64", "aarch64")
+LOCK_WAIT_S = 1800
+"""A first preparation may take as long as its downloads."""
 
 
 def prepare(repo: Path, say: Say, client: EngineApi | None = None) -> None:
@@ -35,9 +35,11 @@ def prepare(repo: Path, say: Say, client: EngineApi | None = None) -> None:
         )
     layout = load_layout(paths.repo)
     engine = client if client is not None else connect()
+    state_directory(paths.repo)
     for directory in (paths.cache, paths.cache / "registry", paths.state):
-        directory.mkdir(parents=True, exist_ok=True)
-    with _cache_lock(paths, say):
+        private_directory(directory)
+    lock = paths.cache / "lock"
+    with alone(lock, error_id="TS-LAB-BUSY", doing="preparation", wait_s=LOCK_WAIT_S, say=say):
         ensure_programs(PACKAGES, say)
         recipes = load_recipes(paths.repo, machine)
         # One bootstrap keeps one core busy; the rest fits on the other.
@@ -59,15 +61,3 @@ def prepare(repo: Path, say: Say, client: EngineApi | None = None) -> None:
                 keys=keys,
             ),
         )
-
-
-@contextmanager
-def _cache_lock(paths: Paths, say: Say) -> Iterator[None]:
-    """One preparation at a time for each checkout; the kernel drops the lock of a killed one."""
-    with (paths.cache / "lock").open("w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("waiting for another preparation in this checkout")
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        yield

@@ -46,6 +46,7 @@ def broken(change):
         (lambda h, s: h["spark1"]["addresses"].pop("eth1"), "TS-PREFLIGHT-ADDRESS", "spark1"),
         (lambda h, s: h["spark0"]["disk"]["/srv/engram"].update(free_bytes=999), "TS-PREFLIGHT-DISK", "spark0"),
         (lambda h, s: h["spark2"].update(memory_available_bytes=499), "TS-PREFLIGHT-MEMORY", "spark2"),
+        (lambda h, s: s["spark0"].update(problems=["journal: line 3 cannot be read"]), "TS-PREFLIGHT-STATE", "spark0"),
         (lambda h, s: s["spark1"]["foreign"].append("trispark-engine"), "TS-PREFLIGHT-FOREIGN", "spark1"),
     ],
 )

@@ -41,15 +41,22 @@ def test_target(statuses, to, baseline, expected) -> None:
 @pytest.mark.parametrize(
     ("statuses", "to", "baseline"),
     [
-        ({}, "", "g1"),
         (fleet(*[node("g1", ["g1"], ["g1"])] * 3), "g7", "g1"),
         (fleet(*[node("g1", ["g1"], ["g1"])] * 3), "previous", "g1"),
         (fleet(*[node("g1", ["g1"], [])] * 3), "", None),
         (fleet(*[node("g1", ["g1"], [])] * 3), "", "g5"),
     ],
-    ids=["no-node", "not-held", "no-previous", "nothing", "baseline-not-held"],
+    ids=["not-held", "no-previous", "nothing", "baseline-not-held"],
 )
 def test_no_target_is_a_named_refusal(statuses, to, baseline) -> None:
     with pytest.raises(TrisparkError) as caught:
         choose(statuses, to, baseline)
     assert caught.value.id == "TS-ROLLBACK-TARGET"
+
+
+@pytest.mark.parametrize("statuses", [{}, {**fleet(*[node("g1", ["g1"], ["g1"])] * 2), "spark2": None}])
+def test_a_silent_node_is_named(statuses) -> None:
+    with pytest.raises(TrisparkError) as caught:
+        choose(statuses, "", "g1")
+    assert caught.value.id == "TS-ROLLBACK-NODE"
+    assert caught.value.where == ("spark2" if statuses else "all nodes")

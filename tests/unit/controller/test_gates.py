@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trispark.gates import GateResult, canary_body, evaluate, failed
+from trispark.gates import GateResult, canary_request, evaluate, evaluate_after_load, failed
 from trispark.resolve import Resolution
 
 Observations = dict[str, dict[str, Any]]
@@ -22,6 +22,7 @@ PER_RANK = {
     "env.effective",
     "env.image_only",
     "env.command",
+    "log.whole",
     "engram.packed",
     "engram.rows",
     "engram.reads",
@@ -37,7 +38,7 @@ def bad(results: list[GateResult]) -> set[tuple[str, int | None]]:
 def test_healthy_boot_passes(
     baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
 ) -> None:
-    results = evaluate(baseline, healthy(baseline), canary, None, engram_rows)
+    results = evaluate(baseline, healthy(baseline), canary, engram_rows)
     assert failed(results) == []
     assert {(result.check_id, result.rank) for result in results} == {
         *((check, rank) for check in PER_RANK for rank in range(3)),
@@ -123,7 +124,7 @@ def test_one_fault_fails_its_check_on_its_rank(
 ) -> None:
     seen = healthy(baseline)
     edit(seen[f"spark{rank}"])
-    results = evaluate(baseline, seen, canary, None, engram_rows)
+    results = evaluate(baseline, seen, canary, engram_rows)
     assert bad(results) == {(check, rank) for check in checks}
     assert all(result.remedy and "\n" not in result.line() for result in failed(results))
 
@@ -134,16 +135,16 @@ def test_missing_observation_fails_every_check_of_the_rank(
     nothing: tuple[dict[str, Any] | None, ...] = ({}, None)
     for lost in nothing:
         seen: dict[str, Any] = {**healthy(baseline), "spark1": lost}
-        assert bad(evaluate(baseline, seen, canary, None, engram_rows)) == {(check, 1) for check in PER_RANK}
+        assert bad(evaluate(baseline, seen, canary, engram_rows)) == {(check, 1) for check in PER_RANK}
 
 
 def test_nothing_observed_is_no_pass(baseline: Resolution) -> None:
-    results = evaluate(baseline, {}, None, None, {})
+    results = evaluate(baseline, {}, None, {})
     assert bad(results) == {*((check, rank) for check in PER_RANK for rank in range(3)), ("canary.text", None)}
 
 
 def test_without_layers_the_engram_checks_fail(baseline: Resolution, healthy: Healthy, canary: dict[str, Any]) -> None:
-    checks = {check for check, _ in bad(evaluate(baseline, healthy(baseline), canary, None, {}))}
+    checks = {check for check, _ in bad(evaluate(baseline, healthy(baseline), canary, {}))}
     assert {"engram.packed", "engram.rows", "engram.reads"} <= checks
 
 
@@ -152,7 +153,7 @@ def test_odd_node_is_named(
 ) -> None:
     seen = healthy(baseline)
     seen["spark1"]["image_id"] = OTHER
-    (result,) = failed(evaluate(baseline, seen, canary, None, engram_rows))
+    (result,) = failed(evaluate(baseline, seen, canary, engram_rows))
     assert result.rank == 1
     assert f"the odd node spark1: image id {OTHER}, spark0, spark2 have" in result.observed
 
@@ -163,7 +164,7 @@ def test_without_majority_all_ranks_fail(
     seen = healthy(baseline)
     for rank in range(3):
         seen[f"spark{rank}"]["versions"]["engine"] = f"v{rank}"
-    results = evaluate(baseline, seen, canary, None, engram_rows)
+    results = evaluate(baseline, seen, canary, engram_rows)
     assert bad(results) == {("identity.engine_version", rank) for rank in range(3)}
 
 
@@ -173,7 +174,7 @@ def test_image_that_sets_a_controlled_variable(
     seen = healthy(baseline)
     for side in ("env", "image_env"):
         seen["spark2"][side]["NCCL_ALGO"] = "Ring"
-    (result,) = failed(evaluate(baseline, seen, canary, None, engram_rows))
+    (result,) = failed(evaluate(baseline, seen, canary, engram_rows))
     assert (result.check_id, result.rank, result.observed) == ("env.image_only", 2, "NCCL_ALGO")
 
 
@@ -183,7 +184,7 @@ def test_rendered_value_wins_over_the_image_s(
     seen = healthy(baseline)
     for rank in range(3):
         seen[f"spark{rank}"]["image_env"]["DSV41_CACHE_GIB"] = "16"
-    assert failed(evaluate(baseline, seen, canary, None, engram_rows)) == []
+    assert failed(evaluate(baseline, seen, canary, engram_rows)) == []
 
 
 def test_a_secret_value_is_never_shown(
@@ -191,7 +192,7 @@ def test_a_secret_value_is_never_shown(
 ) -> None:
     seen = healthy(baseline)
     seen["spark0"]["env"]["API_KEY"] = "hunter2"
-    (result,) = failed(evaluate(baseline, seen, canary, None, engram_rows))
+    (result,) = failed(evaluate(baseline, seen, canary, engram_rows))
     assert "API_KEY not planned" in result.line()
     assert "hunter2" not in result.line()
 
@@ -210,49 +211,69 @@ def test_wrong_answer_fails(
 ) -> None:
     choice = canary["body"]["choices"][0]
     {"content": choice["message"], "finish_reason": choice, "status": canary}[field][field] = value
-    assert bad(evaluate(baseline, healthy(baseline), canary, None, engram_rows)) == {("canary.text", None)}
+    assert bad(evaluate(baseline, healthy(baseline), canary, engram_rows)) == {("canary.text", None)}
 
 
 @pytest.mark.parametrize("body", ["not json", "[]", '{"choices": []}', None, 7])
 def test_no_answer_fails(baseline: Resolution, healthy: Healthy, engram_rows: dict[int, int], body: object) -> None:
     answer = {"status": 200, "body": body}
-    assert bad(evaluate(baseline, healthy(baseline), answer, None, engram_rows)) == {("canary.text", None)}
+    assert bad(evaluate(baseline, healthy(baseline), answer, engram_rows)) == {("canary.text", None)}
 
 
 def test_answer_as_text_is_read(
     baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
 ) -> None:
     answer = {**canary, "body": json.dumps(canary["body"])}
-    assert failed(evaluate(baseline, healthy(baseline), answer, None, engram_rows)) == []
-    assert canary_body("m")["temperature"] == 0
+    assert failed(evaluate(baseline, healthy(baseline), answer, engram_rows)) == []
+    assert canary_request(baseline)["body"]["temperature"] == 0
 
 
 def test_lookups_before_the_canary_do_not_count(
     baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
 ) -> None:
     before = {"spark0": {"1": 0, "14": 0}, "spark1": {"1": 160, "14": 0}, "spark2": {"1": 160, "14": 160}}
-    results = evaluate(baseline, healthy(baseline), canary, None, engram_rows, before)
+    results = evaluate(baseline, healthy(baseline), canary, engram_rows, before)
     assert bad(results) == {("engram.reads", 1), ("engram.reads", 2), ("canary.all_ranks", 2)}
 
 
-def test_statuses_are_compared(
-    baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
+def after_load(baseline: Resolution, healthy: Healthy, engram_rows: dict[int, int], edit: Any) -> set[Any]:
+    before, after = healthy(baseline), healthy(baseline)
+    edit(after["spark1"])
+    return bad(evaluate_after_load(baseline, after, before, engram_rows))
+
+
+@pytest.mark.parametrize(
+    ("edit", "checks"),
+    [
+        (lambda seen: None, set()),
+        (change(["container_id"], "another"), {"identity.container"}),
+        (change(["started_at"], "later"), {"identity.container"}),
+        (change(["log_bytes_left_out"], 1), {"log.whole"}),
+        (change(["log"], lambda text: text.replace("packed=True", "packed=False")), {"engram.packed"}),
+        (change(["log"], lambda text: text + "\n[wo_a_w8] calls twin=3 dense=1"), {"evidence.wo_a.present"}),
+    ],
+    ids=["nothing", "replaced", "restarted", "log-cut", "fell-back", "feature-acted"],
+)
+def test_what_changed_under_load_is_found_on_its_rank(
+    baseline: Resolution, healthy: Healthy, engram_rows: dict[int, int], edit: Any, checks: set[str]
 ) -> None:
-    statuses = {f"spark{rank}": {"engine": {"state": "running", "boot_id": "b1"}} for rank in range(3)}
-    assert failed(evaluate(baseline, healthy(baseline), canary, statuses, engram_rows)) == []
-    statuses["spark1"]["engine"]["boot_id"] = "b2"
-    statuses["spark2"]["engine"]["state"] = "exited"
-    results = evaluate(baseline, healthy(baseline), canary, statuses, engram_rows)
-    assert bad(results) == {("canary.all_ranks", 1), ("canary.all_ranks", 2)}
-    results = evaluate(baseline, healthy(baseline), canary, {}, engram_rows)
-    assert bad(results) == {("canary.all_ranks", rank) for rank in range(3)}
+    assert after_load(baseline, healthy, engram_rows, edit) == {(f"after_load.{check}", 1) for check in checks}
+
+
+def test_a_rank_that_is_gone_after_the_load_fails(
+    baseline: Resolution, healthy: Healthy, engram_rows: dict[int, int]
+) -> None:
+    after: dict[str, Any] = {**healthy(baseline), "spark2": None}
+    results = bad(evaluate_after_load(baseline, after, healthy(baseline), engram_rows))
+    assert {rank for _, rank in results} == {2}
+    assert ("after_load.identity.container", 2) in results
 
 
 def test_candidate_needs_its_evidence(
     candidate: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
 ) -> None:
-    assert failed(evaluate(candidate, healthy(candidate, wo_a=True), canary, None, engram_rows)) == []
-    silent = evaluate(candidate, healthy(candidate), canary, None, engram_rows)
+    assert failed(evaluate(candidate, healthy(candidate, wo_a=True), canary, engram_rows)) == []
+    silent = evaluate(candidate, healthy(candidate), canary, engram_rows)
     assert bad(silent) == {(f"evidence.wo_a.{name}", rank) for name in ("twins", "calls") for rank in range(3)}
 
 
@@ -279,11 +300,11 @@ def test_half_working_candidate_fails(
 ) -> None:
     seen = healthy(candidate, wo_a=True)
     log(old, new)(seen["spark1"])
-    assert bad(evaluate(candidate, seen, canary, None, engram_rows)) == {(check, 1) for check in checks}
+    assert bad(evaluate(candidate, seen, canary, engram_rows)) == {(check, 1) for check in checks}
 
 
 def test_baseline_must_not_show_the_feature(
     baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
 ) -> None:
-    results = evaluate(baseline, healthy(baseline, wo_a=True), canary, None, engram_rows)
+    results = evaluate(baseline, healthy(baseline, wo_a=True), canary, engram_rows)
     assert bad(results) == {("evidence.wo_a.present", rank) for rank in range(3)}

@@ -52,6 +52,15 @@ BENCH = {
     ],
     "waves": [{"tag": "c4", "wave": 0, "wall_s": 2.0, "tokens": 256, "agg_tps": 128.0, "errors": 0}],
     "server_info": [],
+    "input": {
+        "repetitions": 1,
+        "max_tokens": 64,
+        "warmup_tokens": 8,
+        "concurrency": [1, 4],
+        "rank": 1,
+        "image": "registry:5000/bench@sha256:" + "b" * 64,
+        "workloads": {"prose": ["a" * 64]},
+    },
 }
 Maker = Callable[..., dict[str, Any]]
 
@@ -79,7 +88,7 @@ def make(
             "epoch": 6,
             "observations": observations,
             "timings": TIMINGS,
-            "gates": evaluate(candidate, observations, canary, None, engram_rows),
+            "gates": evaluate(candidate, observations, canary, engram_rows),
             "bench": BENCH,
             "summary": summarize(BENCH),
             "outcome": {"state": "valid", "reason": "all gates passed", "good": False},

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,16 +16,17 @@ import pytest
 from trispark import cli
 from trispark.cli import app as app_module
 from trispark.cli import exit_codes
+from trispark.cli import lab as lab_module
 from trispark.cli.demo import Demo
-from trispark.cli.play import Player, parse_extra
-from trispark.cli.progress import PlainProgress
+from trispark.cli.play import READ_ONLY, Player, parse_extra
+from trispark.cli.progress import LiveProgress, PlainProgress
 from trispark.cli.pytest_command import pytest_argv
 from trispark.cli.records import record_cache, summary
 from trispark.cli.sites import choose_site
 from trispark.cli.status_view import node_states, status_lines
 from trispark.cli.terminal import Terminal
 from trispark.errors import TrisparkError
-from trispark.run_events import FailedEvent, PlaySeconds, RunObserver
+from trispark.run_events import FailedEvent, PlaySeconds, RunEvents, RunObserver
 from trispark.runner import RunResult
 
 
@@ -210,6 +213,52 @@ def test_lab_playbooks_never_leave_the_lab(
     assert {site for _, site, _ in playbooks.played} == {"lab"}
 
 
+class WritingPlaybooks(FakePlaybooks):
+    """Writes a file, as a playbook's modules do with this process's umask."""
+
+    def __call__(self, repo: Path, name: str, **options: Any) -> RunResult:
+        (repo / "written").write_text("secret")
+        return super().__call__(repo, name, **options)
+
+
+def test_what_a_verb_writes_is_the_users_alone(
+    run_cli: Callable[..., tuple[int, list[str], str]], checkout: Path
+) -> None:
+    before = os.umask(0o022)
+    try:
+        assert run_cli("lab", "up", playbooks=WritingPlaybooks({}))[0] == 0
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
+    assert (checkout / "written").stat().st_mode & 0o777 == 0o600
+    assert (checkout / ".trispark").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    "arguments", [["lab", "up"], ["lab", "down"], ["demo"], ["play", "lab_up"], ["play", "lab_down"]], ids=" ".join
+)
+def test_second_verb_that_changes_the_lab_is_refused_with_the_first_ones_process(
+    run_cli: Callable[..., tuple[int, list[str], str]],
+    checkout: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+) -> None:
+    monkeypatch.setattr(lab_module, "LAB_WAIT_S", 0)
+    monkeypatch.setattr(app_module, "lab_state", lambda repo: {"docker": True})
+    playbooks = FakePlaybooks({})
+    (checkout / ".trispark").mkdir()
+    with (checkout / ".trispark" / "lab.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("4711\n")
+        lock.flush()
+        status, _, err = run_cli(*arguments, playbooks=playbooks)
+    assert (status, playbooks.played) == (3, [])
+    assert "TS-LAB-BUSY" in err
+    assert "process 4711" in err
+    assert run_cli(*arguments, playbooks=playbooks)[0] in (0, 1)
+    assert playbooks.played
+
+
 def write_record(checkout: Path, name: str, content: str) -> None:
     directory = checkout / ".trispark" / "lab" / "records"
     directory.mkdir(parents=True, exist_ok=True)
@@ -262,6 +311,38 @@ def test_status_shows_nodes_and_says_4_for_an_unreachable_one(
     assert "spark1  unreachable" in out
     assert "spark2  unreachable: no route" in out
     assert json.loads(out[-1])["unreachable"] == ["spark1", "spark2"]
+
+
+def test_status_shows_damage_and_what_was_begun_and_says_1(
+    run_cli: Callable[..., tuple[int, list[str], str]],
+) -> None:
+    nodes: dict[str, Any] = {
+        "spark0": {"reachable": True, "current": "g1", "engine": None, "good": [], "problems": []},
+        "spark1": {"reachable": True, "problems": ["generation g1: SHA256SUMS differ"], "pending": ["stage"]},
+        "spark2": {
+            "reachable": True,
+            "current": "g1",
+            "engine": None,
+            "problems": [],
+            "pending": [{"verb": "activate", "time": "2026-01-01T10:00:00Z"}],
+        },
+    }
+    playbooks = FakePlaybooks({"status": result("status", published={"status": {"nodes": nodes}})})
+    status, out, _ = run_cli("status", playbooks=playbooks)
+    assert status == 1
+    assert out[2:] == [
+        "spark0  current g1; no engine; last good none",
+        "spark1  damaged: generation g1: SHA256SUMS differ",
+        "spark1  begun and not ended: stage",
+        "spark2  current g1; no engine; last good none",
+        "spark2  begun and not ended: activate (since 2026-01-01T10:00:00Z)",
+    ]
+    del nodes["spark1"]
+    assert run_cli("status", playbooks=playbooks)[0] == 0
+    nodes["spark1"] = {"reachable": False, "reason": "no agent"}
+    status, out, _ = run_cli("status", playbooks=playbooks)
+    assert status == 4
+    assert "spark1  unreachable: no agent" in out
 
 
 def test_status_line_of_a_running_engine() -> None:
@@ -437,8 +518,75 @@ def test_plain_progress_says_one_line_a_phase() -> None:
         shown.task_started(f"task {number}")
         shown.waiting_for(("spark0",))
     shown.phase_started("Boot")
+    shown.note(("two lines", "of one message"))
     shown.phase_ended("Boot", 12.34)
-    assert out.getvalue() == "    12.3 s  Boot\n"
+    assert out.getvalue() == ("            > two lines\n              of one message\n    12.3 s  Boot\n")
+
+
+def event(kind: str, second: float, **data: Any) -> dict[str, Any]:
+    return {"event": kind, "created": f"2026-01-01T10:00:{second:09.6f}+00:00", "event_data": data}
+
+
+# As ansible-runner 2.4.3 gave them for a boot on three nodes, shortened to the keys that are read; and the live line
+# at the moment of the event.
+BOOT = [
+    (event("playbook_on_play_start", 1, name="Boot"), "0 s  Boot"),
+    (event("playbook_on_task_start", 1, task="Start"), "0 s  Boot · Start"),
+    (event("runner_on_start", 1, host="spark0"), "0 s  Boot · Start · waiting for spark0 (0 s)"),
+    (event("runner_on_start", 1, host="spark1"), "0 s  Boot · Start · waiting for spark0, spark1 (0 s)"),
+    (event("runner_on_ok", 3, host="spark0", res={}), "2 s  Boot · Start · waiting for spark1 (2 s)"),
+    (event("runner_on_ok", 4, host="spark1", res={}), "3 s  Boot · Start"),
+    (event("playbook_on_task_start", 5, task="Wait until it serves"), "4 s  Boot · Wait until it serves"),
+    (event("runner_on_start", 5, host="spark0"), "4 s  Boot · Wait until it serves · waiting for spark0 (0 s)"),
+    (event("runner_retry", 31, host="spark0", res={}), "30 s  Boot · Wait until it serves · waiting for spark0 (26 s)"),
+    (event("runner_on_unreachable", 33, host="spark0", res={}), "32 s  Boot · Wait until it serves"),
+    (event("playbook_on_play_start", 34, name="Report"), "0 s  Report"),
+]
+
+
+def test_live_line_has_phase_task_seconds_and_the_nodes_that_are_waited_for() -> None:
+    from rich.console import Console
+
+    out = io.StringIO()
+    now = 0.0
+    live = LiveProgress(Console(file=out, force_terminal=True, width=120, _environ={}), now=lambda: now)
+    events = RunEvents(live)
+    assert live.line() == ""
+    for one, expected in BOOT:
+        now = float(one["created"][17:26])
+        events.add(one)
+        assert live.line() == expected
+    now = 34.5
+    events.close()
+    assert live.line() == ""
+    ended = [line for line in out.getvalue().splitlines() if line.strip()]
+    assert ended == ["    33.0 s  Boot", "     0.0 s  Report"]
+
+
+PLAYBOOKS = Path(__file__).resolve().parents[3] / "playbooks"
+
+
+def playbook_headers() -> dict[str, str]:
+    """First comment line of each playbook."""
+    found = {}
+    for path in sorted(PLAYBOOKS.glob("*.yml")):
+        lines = [line for line in path.read_text().splitlines() if line != "---"]
+        if path.name != "ansible.cfg":
+            found[path.stem] = lines[0]
+    return found
+
+
+def test_each_playbook_says_what_it_is() -> None:
+    for name, line in playbook_headers().items():
+        assert line.startswith("# "), name
+        assert len(line) > 20, name
+        if line.startswith("# Verb: "):
+            assert line.startswith(f"# Verb: {name}. "), name
+
+
+def test_playbooks_that_may_guess_the_site_are_those_that_say_they_change_nothing() -> None:
+    says = {name for name, line in playbook_headers().items() if "Read-only" in line or "touches no node" in line}
+    assert says == READ_ONLY
 
 
 @pytest.mark.parametrize(("everything", "left_out"), [(False, True), (True, False)])

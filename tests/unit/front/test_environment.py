@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +13,9 @@ import pytest
 from scripted_machine import ScriptedMachine
 
 from trispark.errors import TrisparkError
-from trispark.host.environment import STAMP, Environment
+from trispark.host import environment as environment_module
+from trispark.host.environment import LOCK_WAIT_S, PIP_DEADLINE_S, STAMP, Environment, create_venv, pip_install
+from trispark.host.machine import LocalMachine, Outcome
 
 
 class Pip:
@@ -24,10 +25,10 @@ class Pip:
         self.rc, self.stderr, self.act = rc, stderr, act
         self.locks: list[str] = []
 
-    def __call__(self, python: Path, lock: Path) -> subprocess.CompletedProcess[str]:
+    def __call__(self, python: Path, lock: Path) -> Outcome:
         self.locks.append(lock.name)
         self.act()
-        return subprocess.CompletedProcess([], self.rc, "", self.stderr)
+        return Outcome(self.rc, "", self.stderr)
 
 
 def fake_venv(directory: Path) -> None:
@@ -156,6 +157,49 @@ def test_setup_holds_the_lock_while_it_installs(root: Path) -> None:
     assert refused == [True]
     try_lock()
     assert refused == [True, False]
+
+
+def test_setup_that_does_not_end_is_waited_for_no_longer_than_told(root: Path) -> None:
+    (root / ".trispark").mkdir()
+    pip, machine = Pip(), ScriptedMachine()
+    with (root / ".trispark" / "setup.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("4711\n")
+        lock.flush()
+        with pytest.raises(TrisparkError, match="held by process 4711") as refused:
+            environment(root, pip, machine).make()
+    assert refused.value.id == "TS-SETUP-LOCKED"
+    assert LOCK_WAIT_S <= machine.clock < LOCK_WAIT_S + 1
+    assert pip.locks == []
+
+
+class TimedMachine(LocalMachine):
+    """Runs nothing: every command runs past its time."""
+
+    deadlines: list[float]
+
+    def run(self, argv, *, timeout_s=60, env=None, ask=False):  # type: ignore[no-untyped-def]
+        self.deadlines.append(timeout_s)
+        return Outcome(124, "", f"{Path(argv[0]).name} did not end within {timeout_s:.0f} s")
+
+
+def test_pip_and_venv_have_deadlines_that_are_one_line(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    TimedMachine.deadlines = []
+    monkeypatch.setattr(environment_module, "LocalMachine", TimedMachine)
+    with pytest.raises(TrisparkError, match=r"TS-SETUP-VENV: .*did not end within 120 s"):
+        create_venv(root / ".venv")
+    subject = Environment(root, lambda _: None, ScriptedMachine(), install=pip_install, create=fake_venv)
+    with pytest.raises(TrisparkError, match=r"TS-SETUP-PACKAGES: .*did not end within 900 s") as failed:
+        subject.make()
+    assert "\n" not in str(failed.value)
+    assert TimedMachine.deadlines == [120, PIP_DEADLINE_S]
+
+
+def test_state_directory_is_private_even_where_it_was_not(root: Path) -> None:
+    (root / ".trispark").mkdir()
+    (root / ".trispark").chmod(0o755)
+    environment(root, Pip()).make()
+    assert (root / ".trispark").stat().st_mode & 0o777 == 0o700
 
 
 def test_missing_venv_module_is_installed_on_debian(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

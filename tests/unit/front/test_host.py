@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from scripted_machine import ScriptedMachine
 
 from trispark.errors import TrisparkError
-from trispark.host import Outcome, ensure_disk, ensure_docker, ensure_packages
+from trispark.host import Outcome, alone, ensure_disk, ensure_docker, ensure_packages
 from trispark.host.machine import LocalMachine
 
 REPO = Path("/checkout")
@@ -251,6 +253,46 @@ def test_disk(free: int, ok: bool) -> None:
     with pytest.raises(TrisparkError, match=r"1\.0 GB free") as refused:
         ensure_disk(Path("/x"), 10**9, machine)
     assert refused.value.id == "TS-HOST-DISK"
+
+
+def test_deadline_ends_a_command_and_what_it_started(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    # The child holds the output open: a kill of the command alone would wait for it.
+    script = f"sleep 600 & echo $! >{child}; wait"
+    outcome = LocalMachine().run(["sh", "-c", script], timeout_s=1)
+    assert outcome == Outcome(124, "", "sh did not end within 1 s")
+    state = Path("/proc") / child.read_text().strip() / "stat"
+    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] in ("Z", "X")
+
+
+def test_programs_write_for_everyone_whatever_our_umask_is(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        LocalMachine().run(["touch", str(tmp_path / "file")])
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
+
+
+def test_lock_notes_its_holder_and_is_free_again(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    said: list[str] = []
+
+    def lock(machine: ScriptedMachine, wait_s: float = 10) -> AbstractContextManager[None]:
+        return alone(path, error_id="TS-TEST-LOCKED", doing="thing", wait_s=wait_s, say=said.append, machine=machine)
+
+    machine = ScriptedMachine()
+    with lock(ScriptedMachine()):
+        assert path.read_text() == f"{os.getpid()}\n"
+        with pytest.raises(TrisparkError) as refused, lock(machine):
+            pass
+        assert path.read_text() == f"{os.getpid()}\n"
+    assert refused.value.id == "TS-TEST-LOCKED"
+    assert f"process {os.getpid()}" in refused.value.observed
+    assert 10 <= machine.clock < 11
+    assert said == [f"another thing of this checkout is running (process {os.getpid()}): waiting up to 10 s for it"]
+    with lock(ScriptedMachine(), wait_s=0):
+        assert len(said) == 1
 
 
 def test_local_machine_tells_how_a_command_ended(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ class Notes:
     def waiting_for(self, nodes: tuple[str, ...]) -> None:
         self.seen.append(("waiting", nodes))
 
-    def note(self, text: str) -> None:
-        self.seen.append(("note", text))
+    def note(self, lines: tuple[str, ...]) -> None:
+        self.seen.append(("note", *lines))
 
     def phase_ended(self, name: str, seconds: float) -> None:
         self.seen.append(("ended", name, round(seconds, 3)))
@@ -95,9 +95,7 @@ def test_recorded_run() -> None:
         ("task", "Show"),
         ("waiting", ("localhost",)),
         ("waiting", ()),
-        ("note", "one"),
-        ("note", "two"),
-        ("note", "three"),
+        ("note", "one", "two", "three"),
         ("ended", "Report", 1.5),
     ]
 
@@ -106,7 +104,54 @@ def test_notes_do_not_flood() -> None:
     notes = Notes()
     result = {"msg": [f"line {number}" for number in range(1000)]}
     folded([host_event("runner_on_ok", 1, "localhost", task_action="debug", res=result)], notes)
-    assert len([seen for seen in notes.seen if seen[0] == "note"]) == 20
+    assert [len(seen) - 1 for seen in notes.seen if seen[0] == "note"] == [20]
+
+
+DEBUG = "ansible.builtin.debug"
+
+
+@pytest.mark.parametrize(
+    ("events", "shown"),
+    [
+        pytest.param(
+            [
+                host_event("runner_item_on_ok", 1, "spark0", task_action=DEBUG, res={"msg": "an item"}),
+                host_event(
+                    "runner_on_ok",
+                    1,
+                    "spark0",
+                    task_action=DEBUG,
+                    res={"msg": "All items completed", "results": [{"msg": "an item"}]},
+                ),
+            ],
+            [],
+            id="loop",
+        ),
+        pytest.param(
+            [host_event("runner_on_ok", 1, node, task_action=DEBUG, res={"msg": "same"}) for node in ("a", "b")],
+            [("note", "same")],
+            id="same-message-of-two-nodes",
+        ),
+        pytest.param(
+            [
+                host_event("runner_on_ok", 1, "a", task_action=DEBUG, res={"msg": "same"}),
+                event("playbook_on_task_start", 2, task="Other"),
+                host_event("runner_on_ok", 2, "a", task_action=DEBUG, res={"msg": "same"}),
+            ],
+            [("note", "same"), ("note", "same")],
+            id="same-message-of-two-tasks",
+        ),
+        pytest.param(
+            [host_event("runner_on_ok", 1, "a", task_action="ansible.builtin.command", res={"msg": "no"})],
+            [],
+            id="other-module",
+        ),
+    ],
+)
+def test_only_messages_of_debug_are_shown(events: list[dict[str, Any]], shown: list[tuple[str, ...]]) -> None:
+    notes = Notes()
+    folded(events, notes)
+    assert [seen for seen in notes.seen if seen[0] == "note"] == shown
 
 
 def test_interrupted_run_still_has_its_open_play() -> None:

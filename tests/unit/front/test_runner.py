@@ -12,7 +12,7 @@ import pytest
 
 from trispark.errors import TrisparkError
 from trispark.run_events import RunEvents
-from trispark.runner import INTERRUPT_GRACE_S, Interrupts, RunResult, run_playbook
+from trispark.runner import INTERRUPT_GRACE_S, KEPT_RUNS, Interrupts, RunResult, prune_runs, run_playbook
 
 TOOLS = Path(sys.executable).parent
 
@@ -104,6 +104,29 @@ def test_run_gives_published_results_and_keeps_its_events(checkout: Path) -> Non
     kept = "".join(path.read_text() for path in result.directory.rglob("*") if path.is_file())
     assert "do-not-keep" not in kept
     assert json.loads((result.directory / "command").read_text())["cwd"] == str(checkout)
+
+
+def test_run_is_private_and_only_the_newest_are_kept(checkout: Path) -> None:
+    runs = checkout / ".trispark" / "runs"
+    for number in range(KEPT_RUNS + 5):
+        (runs / f"20200101T0000{number:02}Z-good-abc" / "job_events").mkdir(parents=True)
+    (runs / "notes-of-somebody").mkdir()
+    result = play(checkout, "good")
+    kept = sorted(path.name for path in runs.iterdir())
+    assert len(kept) == KEPT_RUNS + 1
+    assert kept[0] == "20200101T000006Z-good-abc"
+    assert kept[-2:] == [result.run_id, "notes-of-somebody"]
+    for directory in (checkout / ".trispark", runs):
+        assert directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_prune_keeps_what_is_no_run_and_what_is_few(tmp_path: Path) -> None:
+    for name in ("20200101T000000Z-a-1", "20200102T000000Z-a-1", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "20190101T000000Z-a-1").write_text("a file")
+    assert prune_runs(tmp_path, 2) == []
+    assert prune_runs(tmp_path, 1) == ["20200101T000000Z-a-1"]
+    assert prune_runs(tmp_path / "absent", 1) == []
 
 
 def test_check_mode_reaches_the_playbook(checkout: Path) -> None:

@@ -34,6 +34,11 @@ ENGRAM = '{"action":"verify","checkpoint":"%s","directory":"/d","rank":%d,"tp":3
         ("activate", '{"generation": "g0123456789abcdef"}', "TS-AGENT-NOT-STAGED", 1),
         ("start", '{"boot_id": "b", "epoch": 1}', "TS-AGENT-NO-CURRENT", 1),
         ("save-log", "", "TS-AGENT-ABSENT", 1),
+        ("can-start", '{"generation": "g0123456789abcdef"}', "TS-AGENT-NOT-STAGED", 1),
+        ("can-start", '{"generation": "../x"}', "TS-AGENT-REQUEST", 2),
+        ("boot-log", '{"boot_id": "b1"}', "TS-AGENT-LOG-MISSING", 1),
+        ("boot-log", '{"boot_id": "../../etc"}', "TS-AGENT-REQUEST", 2),
+        ("boot-log", '{"boot_id": "b1", "patterns": ["a", "("]}', "TS-AGENT-REQUEST", 2),
     ],
 )  # fmt: skip
 def test_refusals(bench, verb, text, error_id, code):
@@ -143,3 +148,91 @@ def test_status_names_damage_and_shows_the_rest(bench, active):
     status = bench.ask("status")
     assert status["current"] == active["generation"]
     assert [problem.split(":")[0] for problem in status["problems"]] == ["journal", "TS-AGENT-DAMAGED"]
+
+
+def link_current(layout, target: str) -> None:
+    layout.current.unlink()
+    layout.current.symlink_to(target)
+
+
+def replaced_by_directory(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+GENERATION = "g0123456789abcdef"
+STATUS_DAMAGES = {
+    "good: no JSON": (lambda layout: layout.good.write_text("nonsense\n"), "good.jsonl", {"good": []}),
+    "good: no object": (lambda layout: layout.good.write_text("[]\n"), "lines 1", {"good": []}),
+    "good: no generation": (
+        lambda layout: layout.good.write_text('{"boot_id":"b","generation":7,"time":"t"}\n'),
+        "lines 1",
+        {"good": []},
+    ),
+    "good: a directory": (lambda layout: layout.good.mkdir(), "good.jsonl", {"good": []}),
+    "journal: a directory": (lambda layout: replaced_by_directory(layout.journal), "journal.jsonl", {}),
+    "epoch: nonsense": (lambda layout: layout.epoch.write_text("nonsense"), "epoch", {"epoch": 0}),
+    "epoch: no text": (lambda layout: layout.epoch.write_bytes(b"\xff\xfe"), "epoch", {"epoch": 0}),
+    "epoch: empty": (lambda layout: layout.epoch.write_bytes(b""), "epoch", {"epoch": 0}),
+    "epoch: a number": (lambda layout: layout.epoch.write_text("5"), "epoch", {"epoch": 0}),
+    "epoch: a directory": (lambda layout: replaced_by_directory(layout.epoch), "epoch", {"epoch": 0}),
+    "current: elsewhere": (
+        lambda layout: link_current(layout, f"elsewhere/{GENERATION}"),
+        f"elsewhere/{GENERATION}",
+        {"current": None},
+    ),
+    "current: outside": (
+        lambda layout: link_current(layout, f"generations/../../{GENERATION}"),
+        f"../../{GENERATION}",
+        {"current": None},
+    ),
+    "current: absolute, outside": (
+        lambda layout: link_current(layout, f"/srv/generations/{GENERATION}"),
+        "/srv/generations",
+        {"current": None},
+    ),
+    "current: not here": (
+        lambda layout: link_current(layout, f"generations/{GENERATION}"),
+        GENERATION,
+        {"current": GENERATION},
+    ),
+    "current: a directory": (lambda layout: replaced_by_directory(layout.current), "current", {"current": None}),
+}
+
+
+@pytest.mark.parametrize("damage", STATUS_DAMAGES)
+def test_status_names_each_damaged_part(bench, active, damage):
+    whole = bench.ask("status")
+    assert whole["problems"] == []
+    change, words, differs = STATUS_DAMAGES[damage]
+    change(bench.node.layout)
+    status = bench.ask("status")
+    (problem,) = status["problems"]
+    assert words in problem
+    assert "\n" not in problem
+    assert status == {**whole, **differs, "problems": [problem]}
+
+
+def test_one_damaged_mark_leaves_the_others(bench, active):
+    line = f'"generation":"{GENERATION}","time":"t"}}\n'
+    bench.node.layout.good.write_text(f'{{"boot_id":"b",{line}{{"boot_id":\n{{"boot_id":"c",{line}')
+    status = bench.ask("status")
+    assert [mark["boot_id"] for mark in status["good"]] == ["b", "c"]
+    assert [problem.partition(" of ")[0] for problem in status["problems"]] == ["good: lines 2"]
+
+
+@pytest.mark.parametrize("verb", ["start", "activate"])
+def test_a_current_outside_the_generations_is_not_followed(bench, active, verb):
+    elsewhere = bench.root / "elsewhere"
+    elsewhere.mkdir()
+    bench.node.layout.generation(active["generation"]).rename(elsewhere / active["generation"])
+    bench.ask("stage", **active)
+    link_current(bench.node.layout, f"elsewhere/{active['generation']}")
+    request = {"boot_id": "b1", "epoch": 5} if verb == "start" else {"generation": active["generation"]}
+    assert bench.refused(verb, **request)["id"] == "TS-AGENT-DAMAGED"
+
+
+def test_current_may_be_an_absolute_link_into_the_generations(bench, active):
+    link_current(bench.node.layout, str(bench.node.layout.generation(active["generation"])))
+    status = bench.ask("status")
+    assert (status["current"], status["problems"]) == (active["generation"], [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from trispark_node.http_request import Response
@@ -121,6 +123,58 @@ def test_start_names_every_missing_mount_source(bench, stage_request):
 def test_start_without_the_image(bench, active):
     bench.docker.images.clear()
     assert bench.refused("start", boot_id="b1", epoch=5)["id"] == "TS-AGENT-IMAGE"
+
+
+def test_can_start_says_yes_and_touches_nothing(bench, stage_request):
+    """Before the generation is active, with no fence and while an engine of ours runs."""
+    request = stage_request(mounts=[{"source": "/", "target": "/models", "read_only": True}])
+    bench.ask("stage", **request)
+    before = bench.tree()
+    answer = bench.ask("can-start", generation=request["generation"])
+    adapters = str(bench.node.layout.generation(request["generation"]) / "adapters")
+    assert (answer["generation"], answer["image"]) == (request["generation"], request["resolved"]["image"])
+    assert answer["mounts"] == ["/", adapters]
+    assert bench.tree() == before
+    bench.ask("activate", generation=request["generation"])
+    bench.ask("fence", epoch=5, boot_id="b1")
+    start(bench)
+    bench.docker.events.clear()
+    assert bench.ask("can-start", generation=request["generation"], check=True)["ok"]
+    assert bench.docker.events == []
+
+
+def generation_directory(bench):
+    return next(bench.node.layout.generations.iterdir())
+
+
+CANNOT_START = {
+    "damaged": (lambda bench: shutil.rmtree(generation_directory(bench) / "adapters"), "TS-AGENT-DAMAGED", "missing"),
+    "gone": (lambda bench: shutil.rmtree(generation_directory(bench)), "TS-AGENT-NOT-STAGED", ""),
+    "no image": (lambda bench: bench.docker.images.clear(), "TS-AGENT-IMAGE", "@sha256:"),
+    "no mount source": (lambda bench: (bench.root / "engram").rmdir(), "TS-AGENT-MOUNT", "engram"),
+    "foreign, running": (lambda bench: bench.docker.add("trispark-engine"), "TS-AGENT-FOREIGN", "trispark-engine"),
+    "foreign, ended": (
+        lambda bench: bench.docker.add("trispark-engine", "exited", {"trispark": "1"}),
+        "TS-AGENT-FOREIGN",
+        "trispark-engine",
+    ),
+}
+
+
+@pytest.mark.parametrize("obstacle", CANNOT_START)
+def test_can_start_refuses_what_start_refuses(bench, stage_request, obstacle):
+    request = stage_request(mounts=[{"source": str(bench.root / "engram"), "target": "/engram", "read_only": True}])
+    bench.ask("stage", **request)
+    (bench.root / "engram").mkdir()
+    bench.ask("activate", generation=request["generation"])
+    bench.ask("fence", epoch=5, boot_id="b1")
+    change, error_id, words = CANNOT_START[obstacle]
+    change(bench)
+    before = bench.tree()
+    error = bench.refused("can-start", generation=request["generation"])
+    assert (error["id"], words in f"{error['where']} {error['observed']}") == (error_id, True)
+    assert bench.refused("start", boot_id="b1", epoch=5) == error
+    assert (bench.tree(), bench.docker.events) == (before, [])
 
 
 @pytest.mark.parametrize(

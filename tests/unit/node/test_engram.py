@@ -180,6 +180,98 @@ def test_a_wrong_file_is_refused_and_replaced_only_with_repair(bench, checkpoint
     assert path.read_bytes() == checkpoint.shard(1, 1)
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_the_limit_tells_which_files_are_sampled(bench, checkpoint, place, monkeypatch, more):
+    """Layer 14's file is the larger one."""
+    bench.ask("engram", **request(checkpoint, place))
+    assert [row["checked"] for row in bench.ask("engram", **request(checkpoint, place))["files"]] == ["whole"] * 2
+    size = len(checkpoint.shard(14, 1))
+    monkeypatch.setattr(engram, "WHOLE_BELOW_BYTES", size + more)
+    expected = ["whole", "whole" if more else "sampled"]
+    for action in ("verify", "ensure"):
+        answer = bench.ask("engram", **request(checkpoint, place, action))
+        assert [row["checked"] for row in answer["files"]] == expected
+    assert engram.checked(Shard.of(14, 0, 3, 384_016_682)) == "sampled"
+
+
+def test_the_limit_of_whole_comparison_is_one_gib():
+    assert engram.WHOLE_BELOW_BYTES == 2**30
+
+
+def test_what_was_not_compared_is_not_called_so(bench, checkpoint, place):
+    answer = bench.ask("engram", **request(checkpoint, place))
+    assert [(row["action"], row["checked"]) for row in answer["files"]] == [("packed", None)] * 2
+
+
+def sampled(bench, make_checkpoint, tmp_path, monkeypatch, rows=3000):
+    """A checkpoint of one layer, its packed file of rank 1, and its rows by their sample."""
+    checkpoint = make_checkpoint(tmp_path / "checkpoint", {1: rows})
+    place = tmp_path / "sampled"
+    place.mkdir()
+    ask = {**request(checkpoint, place), "layers": [1]}
+    bench.ask("engram", **ask)
+    monkeypatch.setattr(engram, "WHOLE_BELOW_BYTES", 4096)
+    shard = Shard.of(1, 1, 3, rows)
+    return ask, place / shard.name, shard, engram.sample(shard)
+
+
+def test_the_sample_is_of_256_rows_and_always_the_same(bench, make_checkpoint, tmp_path, monkeypatch):
+    _, _, shard, rows = sampled(bench, make_checkpoint, tmp_path, monkeypatch)
+    assert len(set(rows)) == 256
+    assert rows == sorted(rows) == engram.sample(shard)
+    assert (rows[0] >= shard.first_row, rows[-1] < shard.end_row) == (True, True)
+    assert max(rows) - min(rows) > shard.rows * 0.9
+    assert engram.sample(Shard.of(1, 1, 3, 3003)) != rows
+    assert engram.sample(Shard.of(2, 1, 3, 3000)) != rows
+
+
+@pytest.mark.parametrize("byte", [0, 255, 256, 263])
+@pytest.mark.parametrize("which", [0, 100, -1])
+def test_a_sampled_row_is_compared_with_its_scales(bench, make_checkpoint, tmp_path, monkeypatch, which, byte):
+    ask, path, shard, rows = sampled(bench, make_checkpoint, tmp_path, monkeypatch)
+    content = bytearray(path.read_bytes())
+    content[4096 + (rows[which] - shard.first_row) * 264 + byte] ^= 4
+    path.write_bytes(content)
+    for action in ("verify", "ensure"):
+        error = bench.refused("engram", **{**ask, "action": action})
+        assert error["id"] == "TS-ENGRAM-CONTENT"
+        assert f"row {rows[which]} differs first at its byte {byte}" in error["observed"]
+    row = bench.ask("engram", **ask, repair=True)["files"][0]
+    assert (row["state"], row["action"], row["checked"]) == ("wrong_content", "repaired", "sampled")
+    assert bench.ask("engram", **ask)["changed"] is False
+
+
+def test_a_row_outside_the_sample_is_not_read(bench, make_checkpoint, tmp_path, monkeypatch):
+    ask, path, shard, rows = sampled(bench, make_checkpoint, tmp_path, monkeypatch)
+    other = next(row for row in range(shard.first_row, shard.end_row) if row not in rows)
+    content = bytearray(path.read_bytes())
+    content[4096 + (other - shard.first_row) * 264] ^= 4
+    path.write_bytes(content)
+    assert states(bench.ask("engram", **ask)) == ["ok"]
+    monkeypatch.undo()
+    assert bench.refused("engram", **ask)["id"] == "TS-ENGRAM-CONTENT"
+
+
+@pytest.mark.parametrize(
+    ("change", "error_id"),
+    [
+        (lambda content: content[:-264], "TS-ENGRAM-SIZE"),
+        (lambda content: content + bytes(264), "TS-ENGRAM-SIZE"),
+        (lambda content: content[:4095] + b"\1" + content[4096:], "TS-ENGRAM-HEADER"),
+        (lambda content: content[:4096] + content[4096 + 264 :] + content[4096 : 4096 + 264], "TS-ENGRAM-CONTENT"),
+    ],
+)
+def test_header_and_size_of_a_sampled_file(bench, make_checkpoint, tmp_path, monkeypatch, change, error_id):
+    ask, path, *_ = sampled(bench, make_checkpoint, tmp_path, monkeypatch)
+    path.write_bytes(change(path.read_bytes()))
+    assert bench.refused("engram", **ask)["id"] == error_id
+
+
+def test_a_sampled_file_of_few_rows_is_compared_in_all_of_them(bench, make_checkpoint, tmp_path, monkeypatch):
+    _, _, shard, rows = sampled(bench, make_checkpoint, tmp_path, monkeypatch, rows=30)
+    assert rows == list(range(shard.first_row, shard.end_row))
+
+
 def test_missing_and_partial(bench, checkpoint, place):
     (place / "engram-l1-r1of3.bin.partial").write_bytes(b"half")
     for action, error_id in (("verify", "TS-ENGRAM-PARTIAL"),):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -133,10 +134,25 @@ def test_image_ensure(bench, case):
 
 
 def test_host(bench, tmp_path):
-    answer = bench.ask("host", paths=[str(tmp_path), "/no/such/path"])
+    absent = tmp_path / "made" / "later"
+    link = tmp_path / "link"
+    link.symlink_to("/proc/no-such-process")
+    answer = bench.ask("host", paths=[str(tmp_path), str(absent), str(link), str(link / "below")])
     assert answer["memory_available_bytes"] == 1000 * 1024
     assert answer["disk"][str(tmp_path)]["free_bytes"] > 0
-    assert answer["disk"]["/no/such/path"] is None
+    assert answer["disk"][str(tmp_path)]["exists"] is True
+    total = answer["disk"][str(tmp_path)]["total_bytes"]
+    assert (answer["disk"][str(absent)]["exists"], answer["disk"][str(absent)]["total_bytes"]) == (False, total)
+    assert answer["disk"][str(absent)]["free_bytes"] > 0
+    # Where a link leads to is where the path would be made.
+    facts = shutil.disk_usage("/proc")
+    for path in (link, link / "below"):
+        assert answer["disk"][str(path)] == {
+            "exists": False,
+            "free_bytes": facts.free,
+            "total_bytes": facts.total,
+        }
+    assert not absent.parent.exists()
     assert answer["docker"] == {"version": "20.10.24", "storage_driver": "overlay2"}
     assert "127.0.0.1" in answer["addresses"]["lo"]
 

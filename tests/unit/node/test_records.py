@@ -95,6 +95,45 @@ def test_a_lost_or_added_record_is_found(bench):
     assert bench.refused("record-list")["id"] == "TS-RECORD-CHAIN"
 
 
+DAMAGES = {
+    "newest is no JSON": (2, lambda path: path.write_text("{")),
+    "newest is a directory": (2, lambda path: (path.unlink(), path.mkdir())),
+    "an older one is altered": (0, lambda path: path.write_bytes(path.read_bytes().replace(b'"ab"', b'"ac"'))),
+    "an older one is lost": (1, lambda path: path.unlink()),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_chain_looks_like_none_and_takes_no_record(bench, damage):
+    assert bench.ask("status")["record_chain"] == "empty"
+    for index in range(3):
+        append(bench, f"r{index}", note="ab")
+    head = bench.ask("record-head")["head"]
+    status = bench.ask("status")
+    assert (status["record_chain"], status["record_head"], status["problems"]) == ("ok", head, [])
+    position, change = DAMAGES[damage]
+    change(files(bench)[position])
+    status = bench.ask("status")
+    assert (status["record_chain"], status["record_head"]) == ("damaged", None)
+    assert [problem.split(":")[0] for problem in status["problems"]] == ["TS-RECORD-CHAIN"]
+    assert str(bench.node.layout.records) in status["problems"][0]
+    before = [path.name for path in files(bench)]
+    for previous in (None, link(head)):
+        record = {"id": "r9", "seq": previous["seq"] + 1 if previous else 1, "previous": previous}
+        error = bench.refused("record-append", record=record, previous=previous)
+        assert error["id"] == "TS-RECORD-DAMAGED"
+        assert str(bench.node.layout.records) in error["where"]
+    assert [path.name for path in files(bench)] == before
+
+
+def test_records_that_are_no_directory_are_named(bench):
+    bench.root.mkdir()
+    bench.node.layout.records.write_text("in the way")
+    status = bench.ask("status")
+    assert (status["record_chain"], status["record_head"]) == ("damaged", None)
+    assert str(bench.node.layout.records) in status["problems"][0]
+
+
 def test_fork_is_refused(bench):
     append(bench, "r0")
     head = bench.ask("record-head")["head"]

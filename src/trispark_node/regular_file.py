@@ -1,0 +1,25 @@
+"""Opens regular files only. A FIFO or a device in a file's place must not make the agent wait for a writer."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def open_regular(path: Path, flags: int = 0) -> int:
+    """A descriptor for reading. Raises OSError, EINVAL for anything but a regular file (links are followed)."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | flags)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(number, "no regular file", str(path))
+    return descriptor
+
+
+def read_regular(path: Path) -> bytes:
+    """The whole content. Raises OSError as `open_regular` does."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        return file.read()

@@ -1,0 +1,142 @@
+"""A boot is valid only when every rank reports the whole way, and its measurement is complete."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from trispark.bench_check import bench_problem
+from trispark.boot_outcome import _outcome, bench_input, first_failure
+from trispark.gates import GateResult
+
+NODES = ("spark0", "spark1", "spark2")
+INPUT: dict[str, Any] = {
+    "repetitions": 2,
+    "max_tokens": 8,
+    "warmup_tokens": 2,
+    "concurrency": [1, 2],
+    "workloads": {"prose": ["a"], "code": ["b"]},
+}
+PLAN: dict[str, Any] = {
+    "nodes": {name: {"rank": rank} for rank, name in enumerate(NODES)},
+    "purpose": "serve",
+    "bench": {"rank": 1, "image": "bench@sha256:0", "input": INPUT},
+}
+GOOD_GATE = {"check_id": "canary.text", "rank": None, "ok": True, "expected": "42", "observed": "42", "remedy": ""}
+FACT = {
+    "watch": {"state": "ready", "seconds": 1.0},
+    "observation": {"log": ""},
+    "after_load": {"log": ""},
+    "gates": {"gates": [GOOD_GATE]},
+    "failure": {},
+}
+FACTS = {name: copy.deepcopy(FACT) for name in NODES}
+
+
+def request(tag: str, index: int, **changes: Any) -> dict[str, Any]:
+    return {"tag": tag, "index": index, "completion_tokens": 8, "decode_tps": 9.0, "error": None, **changes}
+
+
+OUTPUT: dict[str, Any] = {
+    "requests": [
+        *(request(f"c1-{workload}", index) for workload in ("prose", "code") for index in range(2)),
+        *(request("c2", index) for index in range(4)),
+    ],
+    "waves": [{"tag": "c2", "wave": wave} for wave in range(2)],
+}
+
+
+def changed(node: str, **fields: Any) -> dict[str, Any]:
+    facts = copy.deepcopy(FACTS)
+    facts[node].update(fields)
+    return facts
+
+
+def outcome(facts: dict[str, Any], output: dict[str, Any] | None = OUTPUT, gates: Any = None) -> dict[str, Any]:
+    results = [GateResult(**GOOD_GATE)] if gates is None else gates
+    return _outcome(PLAN, results, first_failure(PLAN, facts), output)
+
+
+def test_the_whole_way_on_all_ranks_is_valid_and_good() -> None:
+    assert outcome(FACTS) == {"state": "valid", "reason": "all gates passed", "good": True}
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({name: FACT for name in NODES[:2]}, "TS-BOOT-NODE: spark2 did not report its engine as ready"),
+        (changed("spark1", watch={}), "spark1 did not report its engine as ready"),
+        (changed("spark1", observation=None), "spark1 did not report what it runs"),
+        (changed("spark0", gates={}), "spark0 did not report judged gates"),
+        (changed("spark2", after_load=None), "spark2 did not report what it runs after the measurement"),
+        (changed("spark1", failure={"task": "Start", "result": {"msg": "no space"}}), "TS-BOOT-TASK: Start: no space"),
+        (
+            changed("spark1", failure={"task": "Start", "result": {"msg": "TS-X-Y: it", "check_id": "TS-X-Y"}}),
+            "TS-X-Y: it",
+        ),
+    ],
+    ids=["lost", "not-ready", "not-observed", "not-judged", "lost-under-load", "task", "named"],
+)
+def test_a_rank_that_does_not_report_all_of_it_is_never_valid(facts, reason) -> None:
+    result = outcome(facts)
+    assert result["state"] == "invalid"
+    assert not result["good"]
+    assert reason in result["reason"]
+
+
+def test_without_gates_the_boot_has_failed() -> None:
+    assert outcome(changed("spark1", watch={}), None, [])["state"] == "failed"
+
+
+def test_a_rank_that_gave_up_for_another_is_not_the_cause() -> None:
+    facts = changed("spark0", failure={"result": {"msg": "rank 2 lost", "check_id": "boot.ready", "by_peer": True}})
+    facts["spark2"]["failure"] = {"result": {"msg": "rank 2 exited", "check_id": "boot.ready"}}
+    failure = first_failure(PLAN, facts)
+    assert failure is not None
+    assert (failure.node, failure.line) == ("spark2", "rank 2 exited")
+
+
+def without(output: dict[str, Any], part: str, index: int) -> dict[str, Any]:
+    result = copy.deepcopy(output)
+    del result[part][index]
+    return result
+
+
+def edited(index: int, **changes: Any) -> dict[str, Any]:
+    result = copy.deepcopy(OUTPUT)
+    result["requests"][index].update(changes)
+    return result
+
+
+def test_a_complete_measurement_has_no_problem() -> None:
+    assert bench_problem(INPUT, OUTPUT) is None
+
+
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [
+        (None, "no result"),
+        ({}, "no result"),
+        (edited(0, error="HTTP 500: broken"), "c1-prose request 0 failed: HTTP 500"),
+        (edited(5, completion_tokens=7), "c2 request 1 has 7 tokens, asked for were 8"),
+        (edited(2, decode_tps=None), "no decode rate"),
+        (without(OUTPUT, "requests", 0), "c1-prose has 1 requests, planned were 2"),
+        (without(OUTPUT, "requests", -1), "c2 has 3 requests, planned were 4"),
+        (without(OUTPUT, "waves", 0), "c2 has 1 waves, planned were 2"),
+    ],
+    ids=["none", "empty", "error", "short", "no-rate", "missing-c1", "missing-c2", "missing-wave"],
+)
+def test_an_incomplete_measurement_makes_the_boot_invalid(output, problem) -> None:
+    assert problem in (bench_problem(INPUT, output) or "")
+    result = outcome(FACTS, output)
+    assert (result["state"], result["good"]) == ("invalid", False)
+    assert "TS-BENCH-INCOMPLETE" in result["reason"]
+
+
+def test_other_prompts_are_another_input() -> None:
+    other = copy.deepcopy(PLAN["bench"])
+    other["input"]["workloads"]["code"] = ["c"]
+    assert bench_input(other) != bench_input(PLAN["bench"])
+    assert bench_input(PLAN["bench"]) == bench_input(copy.deepcopy(PLAN["bench"]))
