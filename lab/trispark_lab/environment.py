@@ -44,7 +44,7 @@ RULES: dict[str, Rule] = {
     # Engram and storage
     "DSV41_SOURCE": _implemented(r".+", "a path: checkpoint for unpacked rows, and the switch of the adapters"),
     "DSV41_PACKED_DIR": _implemented(r".+", "a path: folder of the packed shards"),
-    "DSV41_CACHE_GIB": _implemented(r"0|0\.0", "0: the row cache is not in this version"),
+    "DSV41_CACHE_GIB": _implemented(r"([0-9]|[1-5][0-9]|6[0-3])(\.[0-9]{1,9})?|64(\.0{1,9})?", "0..64, in GiB"),
     "DSV41_CACHE_WAYS": _implemented(r"[1-9]|1[0-6]", "1..16"),
     "DSV41_IO_THREADS": _implemented(r"[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-6]", "1..256"),
     "DSV41_STATS_SECONDS": _implemented(r"-?[0-9]{1,6}(\.[0-9]{1,6})?", "seconds; 0 or less is off"),

@@ -14,6 +14,7 @@ from .config import EngineConfig, ModelConfig
 from .errors import EngineError
 from .hashing import LayerHash, build_hashes, owned_range
 from .readers import ReaderPool
+from .row_cache import make_cache
 from .row_store import RowStore
 from .tokenizer import Tokenizer
 
@@ -148,6 +149,9 @@ def load_model(
             source.info(f"layers.{layer}.engram.embed.weight", "F8_E4M3", (rows, row_store.WEIGHT_BYTES)),
             source.info(f"layers.{layer}.engram.embed.scale", "F8_E8M0", (rows, row_store.SCALE_BYTES)),
             pool,
+            cache=make_cache(
+                engine.cache_gib, len(config.layers), engine.cache_ways, shard.end - shard.first, row_store.ROW_BYTES
+            ),
         )
         log(row_store.start_line(store, engine.cache_gib, engine.cache_ways, engine.io_threads))
         shape = (config.o_groups * config.o_rank, (config.max_ngram - 1) * config.head_dim)

@@ -93,9 +93,11 @@ class Generator:
 
 
 @pytest.fixture(scope="session")
-def make_generator(checkpoint: Path, tokenizer: Tokenizer) -> Callable[[Path], Generator]:
-    def make(packed_dir: Path) -> Generator:
-        environ = {"DSV41_PACKED_DIR": str(packed_dir), "DSV41_IO_THREADS": "8"}
+def make_generator(checkpoint: Path, tokenizer: Tokenizer) -> Callable[..., Generator]:
+    """make(folder of shards, more environment)."""
+
+    def make(packed_dir: Path, **env: str) -> Generator:
+        environ = {"DSV41_PACKED_DIR": str(packed_dir), "DSV41_IO_THREADS": "8", **env}
         engine = parse(["--model-path", str(checkpoint)], environ)
         config = load_model_config(checkpoint)
         model = load_model(engine, config, tokenizer, Collective(None), ReaderPool(8), lambda line: None)

@@ -15,7 +15,9 @@ def test_unknown_and_refused_names_are_named(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("DSV41_CACHE_GIB", "4"),
+        ("DSV41_CACHE_GIB", "64.5"),
+        ("DSV41_CACHE_GIB", "-1"),
+        ("DSV41_CACHE_GIB", "1e9"),
         ("DSV41_CACHE_WAYS", "17"),
         ("DSV41_IO_THREADS", "0"),
         ("DSV41_IO_THREADS", "257"),
