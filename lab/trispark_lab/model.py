@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from . import e4m3, projection, row_store
+from . import e4m3, engram, projection, row_store
 from .checkpoint import Checkpoint
 from .collective import Collective, to_bf16
 from .config import EngineConfig, ModelConfig
@@ -55,10 +55,13 @@ class RankModel:
     def forward(self, windows: Ints, logit_rows: Ints) -> Floats:
         """[T, max n-gram] token ids, newest first -> logits [len(logit_rows), V] of those rows."""
         classes = self._compress[windows]
+        verify = len(logit_rows) == len(windows)  # a prefill wants logits of few rows, a verification of all
+        owned = [self._owned(layer, classes) for layer in self.layers]
+        engram.ids_known([lookup for _, lookup in owned if lookup.ids.size])
         hidden: Floats | None = None
-        for layer in self.layers:
-            embedded = self._embed(layer, classes)
-            part = projection.project(self._group_inputs(embedded), layer.wo_a)
+        for layer, (places, lookup) in zip(self.layers, owned, strict=True):
+            embedded = self._embed(layer, places, lookup, len(classes))
+            part = projection.project(self._group_inputs(embedded), layer.wo_a, is_target_verify=verify)
             hidden = part if hidden is None else hidden + part
         if hidden is None:
             raise RuntimeError("a model has at least one Engram layer")
@@ -68,18 +71,24 @@ class RankModel:
             partial = hidden[logit_rows].reshape(len(logit_rows), self._local_groups * self.config.o_rank) @ self._head
         return self._collective.all_reduce("logits", partial)
 
-    def _embed(self, layer: EngramLayer, classes: Ints) -> Floats:
-        """[T, columns, 256]: rows of all ranks, summed."""
-        begin = time.perf_counter()
+    @staticmethod
+    def _owned(layer: EngramLayer, classes: Ints) -> tuple[Ints, engram.Lookup]:
+        """(places among all hash columns, lookup) of the rows that this rank serves."""
         row_ids = layer.hashes.row_ids(classes).reshape(-1)
         shard = layer.store.shard
-        owned = np.flatnonzero((row_ids >= shard.first) & (row_ids < shard.end))
-        partial = np.zeros((row_ids.size, self.config.head_dim), dtype=np.uint16)
-        if owned.size:
-            partial[owned] = to_bf16(decode_rows(layer.store.fetch(row_ids[owned])))
-        total = self._collective.all_reduce_bf16(f"engram layer {shard.layer}", partial)
+        places = np.flatnonzero((row_ids >= shard.first) & (row_ids < shard.end))
+        return places, engram.Lookup(layer.store, row_ids[places])
+
+    def _embed(self, layer: EngramLayer, places: Ints, lookup: engram.Lookup, count: int) -> Floats:
+        """[T, columns, 256]: rows of all ranks, summed."""
+        begin = time.perf_counter()
+        config = self.config
+        partial = np.zeros((count * config.columns, config.head_dim), dtype=np.uint16)
+        if places.size:
+            partial[places] = to_bf16(decode_rows(engram.gather(lookup)))
+        total = self._collective.all_reduce_bf16(f"engram layer {layer.store.shard.layer}", partial)
         layer.wait_s += time.perf_counter() - begin
-        return total.reshape(len(classes), self.config.columns, self.config.head_dim)
+        return total.reshape(count, config.columns, config.head_dim)
 
     def _group_inputs(self, embedded: Floats) -> Floats:
         """[T, columns, 256] -> [T, local groups, sizes * 256]: group g takes head g of each n-gram size."""
@@ -158,6 +167,7 @@ def load_model(
         codes, scales = checkpoint.scaled(f"layers.{layer}.attn.wo_a", shape, config.block)
         wo_a = projection.local_weight(codes, scales, config.o_groups, rank, world)
         layers.append(EngramLayer(hashes[layer], store, wo_a))
+    engram.attach([layer.store for layer in layers])
     projection.prepare([layer.wo_a for layer in layers])
     return RankModel(config, layers, _local_head(checkpoint, config, rank, world), compress, collective)
 

@@ -29,6 +29,7 @@ PER_RANK = {
     "engram.rows",
     "engram.reads",
     "canary.all_ranks",
+    "evidence.prefetch.present",
     "evidence.wo_a.present",
 }
 

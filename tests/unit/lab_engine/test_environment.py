@@ -27,7 +27,7 @@ def test_unknown_and_refused_names_are_named(name: str) -> None:
         ("DSV41_STATS_SECONDS", "nan"),
         ("DSV41_RESIDENT_SCALES", "1"),
         ("DSV41_TP_PAD", "0"),
-        ("DSV41_ENGRAM_PREFETCH", "1"),
+        ("DSV41_ENGRAM_PREFETCH", "on"),
         ("SGLANG_RAGGED_VERIFY_MODE", "compact"),
         ("SGLANG_FLASHINFER_MOE_FUSED_FINALIZE", "1"),
         ("SGLANG_SIMULATE_ACC_LEN", "1.0"),

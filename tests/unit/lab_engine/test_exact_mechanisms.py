@@ -3,16 +3,19 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from trispark_lab import engram
+
+ROOT = Path(__file__).resolve().parents[3]
 TOKENS = 6
 
 
 def shipped_prompts() -> list[str]:
     """The shipped prompts of every workload, and one text that the corpus does not know."""
-    shipped = json.loads((Path(__file__).resolve().parents[3] / "lab/corpus/prompts.json").read_text(encoding="utf-8"))
+    shipped = json.loads((ROOT / "lab/corpus/prompts.json").read_text(encoding="utf-8"))
     return [prompt for name in sorted(shipped) for prompt in shipped[name]] + ["Nobody wrote this, \u00fcnd \u20ac?"]
 
 
@@ -40,3 +43,34 @@ def test_row_cache(
         counts = layer.store.counts
         assert 0 < counts.hits < counts.lookups
         assert counts.reads == (1 if is_packed else 2) * (counts.lookups - counts.hits)
+
+
+@pytest.fixture
+def adapters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "adapters"))
+
+
+@pytest.mark.parametrize(("check", "gib"), [(False, "0"), (True, "0"), (False, "0.001")])
+def test_engram_prefetch(
+    adapters: None,
+    monkeypatch: pytest.MonkeyPatch,
+    make_generator: Callable[..., Any],
+    packed: Path,
+    expected: list[str],
+    check: bool,
+    gib: str,
+) -> None:
+    from trispark_hooks.lab_engram_prefetch import Prefetch
+
+    said: list[str] = []
+    prefetch = Prefetch(cast(Any, engram), check, said.append)
+    for name in ("attach", "ids_known", "gather"):
+        monkeypatch.setattr(engram, name, getattr(prefetch, name))
+    ahead = make_generator(packed, DSV41_CACHE_GIB=gib)
+    assert ahead.generate(shipped_prompts(), TOKENS, 3) == expected
+    assert len(said) == 1
+    assert prefetch.served > 0
+    assert prefetch.synchronous == 0
+    assert list(prefetch.differing.values()) == ([0, 0] if check else [-1, -1])
+    counts = ahead.model.layers[0].store.counts
+    assert counts.reads == counts.lookups - counts.hits
