@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from . import __version__
 from .environment import check_environment
 from .errors import EngineError
+from .verify_cap import VerifyCap, parse_cap
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,12 @@ class EngineConfig:
     speculative_algorithm: str
     block_size: int
     decode_log_interval: int
+    max_queued_requests: int
+    min_free_slots_delay: int
+    api_key_file: Path | None
+    draft_tau: float
+    block_verify: bool
+    verify_cap: VerifyCap
     pair_links: tuple[PairLink, ...]
     source: Path
     packed_dir: Path
@@ -74,6 +81,9 @@ class EngineConfig:
             "served_model_name": self.served_model_name,
             "random_seed": self.random_seed,
             "decode_log_interval": self.decode_log_interval,
+            "max_queued_requests": self.max_queued_requests,
+            "min_free_slots_delay": self.min_free_slots_delay,
+            "api_key": self.api_key_file is not None,
             "speculative_algorithm": self.speculative_algorithm,
             "speculative_num_steps": 1,
             "speculative_num_draft_tokens": self.block_size + 1,
@@ -120,6 +130,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--speculative-algorithm", choices=["DSPARK"], default="DSPARK")
     add("--speculative-dspark-block-size", type=int)
     add("--decode-log-interval", type=int, default=40)
+    add("--max-queued-requests", type=int, default=256)
+    add("--min-free-slots-delay", type=int, choices=[0, 1], default=0)
+    add("--api-key-file", type=Path)
     add("--pair-link", action="append", default=[], metavar="PEER:LOCAL:REMOTE")
     return parser
 
@@ -201,9 +214,11 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> EngineConfig:
         ("--max-total-tokens", options.max_total_tokens, 256, 1 << 31),
         ("--mem-fraction-static", options.mem_fraction_static, 0.0, 1.0),
         ("--decode-log-interval", options.decode_log_interval, 1, 1_000_000),
+        ("--max-queued-requests", options.max_queued_requests, 1, 65536),
     ):
         _in_range(flag, value, low, high)
     host, port = _address(options.dist_init_addr)
+    block_size = _block_size(options.speculative_dspark_block_size, environ)
     return EngineConfig(
         model_path=options.model_path,
         served_model_name=options.served_model_name,
@@ -222,8 +237,14 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> EngineConfig:
         mem_fraction_static=options.mem_fraction_static,
         random_seed=options.random_seed,
         speculative_algorithm=options.speculative_algorithm,
-        block_size=_block_size(options.speculative_dspark_block_size, environ),
+        block_size=block_size,
         decode_log_interval=options.decode_log_interval,
+        max_queued_requests=options.max_queued_requests,
+        min_free_slots_delay=options.min_free_slots_delay,
+        api_key_file=options.api_key_file,
+        draft_tau=float(environ.get("DSV41_DRAFT_TAU", "1")),
+        block_verify=environ.get("DSV41_BLOCK_VERIFY") == "1",
+        verify_cap=parse_cap(environ.get("DSV41_VERIFY_CAP", "0"), block_size),
         pair_links=_pair_links(options.pair_link, options.node_rank, world),
         source=Path(environ.get("DSV41_SOURCE", str(options.model_path))),
         packed_dir=Path(environ.get("DSV41_PACKED_DIR", "/engram")),

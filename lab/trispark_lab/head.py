@@ -13,10 +13,11 @@ from .checkpoint import Checkpoint
 from .config import EngineConfig
 from .draft import MarkovDraft
 from .health import port_error
+from .induction import CopyHead
 from .logs import EngineLog
 from .rank import Rank, start_rank
 from .requests import Request
-from .scheduler import Limits, Scheduler
+from .scheduler import Limits, Scheduler, Speculation
 from .steps import StepRunner
 
 STOP_DEADLINE_S = 8.0
@@ -110,8 +111,12 @@ class Head:
             history=config.max_ngram - 1,
             eos=config.eos_token,
             pad=config.engram_pad_token,
+            max_queued=self._engine.max_queued_requests,
+            min_free_slots=self._engine.min_free_slots_delay,
         )
-        scheduler = self._scheduler = Scheduler(limits, runner, draft, self._log.rank_line)
+        speculation = Speculation(self._engine.draft_tau, self._engine.block_verify, self._engine.verify_cap)
+        copy_head = CopyHead.of(rank.tokenizer)
+        scheduler = self._scheduler = Scheduler(limits, runner, draft, self._log.rank_line, speculation, copy_head)
         loaded = time.perf_counter()
         self._log.head_line(f"Engine startup timings (s): scheduler_e2e={loaded - begin:.2f}")
         try:
@@ -164,6 +169,14 @@ class Head:
             state["forward_steps"] = totals.forward_steps
             state["avg_spec_accept_length"] = totals.accept_length()
             state["step_wall_s"] = totals.step_wall_s
+            state["last_gen_throughput"] = self._scheduler.line.last.throughput
+            state["verify_steps"] = totals.verify_count
+            state["mixed_steps"] = totals.mixed_steps
+            state["verify_cap"] = {
+                "spec": self._engine.verify_cap.spec,
+                "avg_cap_length": totals.cap_length(),
+                "remapped_rows": totals.remapped,
+            }
         return {
             **self._engine.server_args(),
             "version": __version__,

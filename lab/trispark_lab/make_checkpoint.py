@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from . import e4m3, safetensors
 from .corpus import CORPUS_DIR, load_corpus
+from .draft import CONFIDENCE_STEPS
 from .hashing import LayerHash, build_hashes
-from .ngrams import UNIT, ContextTable, bigram_pairs, count_contexts, samples
+from .ngrams import UNIT, ContextTable, bigram_pairs, count_contexts, samples, successor_shares
 from .tokenizer import EOS, MASK, PAD, Tokenizer
 
 LAYERS = (1, 14)
@@ -177,11 +178,14 @@ def make(directory: Path, corpus: Path = CORPUS_DIR) -> None:
     total = len(LAYERS) + 1
     head = codes[:HEADS].transpose(1, 0, 2).reshape(tokenizer.vocab_size, HEADS * HEAD_DIM)
     markov = markov_head(bigram_pairs(history, tokenizer.vocab_size), codes[HEADS])
+    shares = successor_shares(history, tokenizer.vocab_size)
+    confidence = np.rint(CONFIDENCE_STEPS * shares).astype(np.int32)[:, None]
     shared: list[Tensor] = []
     for name, values in (
         ("head", head),
         ("mtp.0.markov_head.markov_w1", markov[0]),
         ("mtp.0.markov_head.markov_w2", markov[1]),
+        ("mtp.0.confidence_head", confidence),
     ):
         weight, scale = unit_scaled(values)
         shared += [(f"{name}.weight", "F8_E4M3", weight), (f"{name}.scale", "F8_E8M0", scale)]

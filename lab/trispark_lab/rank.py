@@ -30,6 +30,23 @@ class Rank:
     stats: PeriodicStats
 
 
+def speculation_lines(engine: EngineConfig) -> list[str]:
+    """What is armed in drafting and verification, in the adapters' shapes; nothing when all of it is off."""
+    lines = []
+    if engine.draft_tau != 1:
+        lines.append(f"[draft_tau] draft temperature x{engine.draft_tau:g}")
+    if engine.block_verify:
+        lines.append("[block_verify] armed: joint acceptance of sampled blocks")
+    if engine.verify_cap.armed:
+        lines.append(f"[verify_cap] armed ({engine.verify_cap.spec}): dead verify rows are copies of the anchor")
+        rows = engine.block_size + 1
+        for count in range(1, engine.max_running_requests + 1):
+            lines.append(f"[verify_cap] in-place remap captured into the verify graph for M={rows * count}")
+    if engine.verify_cap.by_confidence:
+        lines.append("[verify_cap] draft confidence head built: True")
+    return lines
+
+
 def start_rank(engine: EngineConfig, log: EngineLog, connected: Callable[[], None] = lambda: None) -> Rank:
     """Start this rank up to loaded weights. EngineError, RankFailure or EngramFailure when it can not."""
     log.rank_line(f"server_args={engine.server_args()}")
@@ -66,6 +83,8 @@ def start_rank(engine: EngineConfig, log: EngineLog, connected: Callable[[], Non
         f"gamma={engine.block_size}, verify_num_draft_tokens={engine.block_size + 1}, "
         f"query_token_num={engine.block_size}, sample_from_anchor=True, markov_head=TrisparkLabMarkovHead"
     )
+    for line in speculation_lines(engine):
+        log.rank_line(line)
     log.rank_line(
         f"max_total_num_tokens={engine.max_total_tokens}, chunked_prefill_size={engine.chunked_prefill_size}, "
         f"max_running_requests={engine.max_running_requests}, context_len={engine.context_length}"

@@ -4,6 +4,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from trispark_lab.checkpoint import Checkpoint
 from trispark_lab.collective import Collective
 from trispark_lab.config import load_model_config, parse
 from trispark_lab.draft import MarkovDraft
+from trispark_lab.induction import CopyHead
 from trispark_lab.model import RankModel, load_model
 from trispark_lab.readers import ReaderPool
 from trispark_lab.requests import Request
-from trispark_lab.scheduler import Limits, Scheduler
+from trispark_lab.scheduler import Limits, Scheduler, Speculation
 from trispark_lab.steps import StepRunner
 from trispark_lab.tokenizer import Tokenizer
 
@@ -66,8 +68,15 @@ class Generator:
     model: RankModel
     draft: MarkovDraft
     tokenizer: Tokenizer
+    copy_head: CopyHead
 
-    def scheduler(self, block_size: int = 3, log: Callable[[str], None] = lambda line: None, **sizes: int) -> Scheduler:
+    def scheduler(
+        self,
+        block_size: int = 3,
+        log: Callable[[str], None] = lambda line: None,
+        speculation: Speculation | None = None,
+        **sizes: int,
+    ) -> Scheduler:
         limits = {"max_running": 4, "chunk": 1024, "max_total_tokens": 65536, "log_interval": 40, **sizes}
         config = self.model.config
         return Scheduler(
@@ -75,13 +84,15 @@ class Generator:
             StepRunner(self.model, Collective(None)),
             self.draft,
             log,
+            speculation,
+            self.copy_head,
         )
 
     def generate(
-        self, prompts: list[str], max_tokens: int, block_size: int = 3, ignore_eos: bool = True, **sizes: int
+        self, prompts: list[str], max_tokens: int, block_size: int = 3, ignore_eos: bool = True, **options: Any
     ) -> list[str]:
         """Texts of the prompts, run at the same time."""
-        scheduler = self.scheduler(block_size, lambda line: None, **sizes)
+        scheduler = self.scheduler(block_size, lambda line: None, **options)
         requests = [
             Request(tuple(self.tokenizer.encode(prompt)), max_tokens, ignore_eos, lambda tokens, reason: None)
             for prompt in prompts
@@ -101,7 +112,7 @@ def make_generator(checkpoint: Path, tokenizer: Tokenizer) -> Callable[..., Gene
         engine = parse(["--model-path", str(checkpoint)], environ)
         config = load_model_config(checkpoint)
         model = load_model(engine, config, tokenizer, Collective(None), ReaderPool(8), lambda line: None)
-        return Generator(model, MarkovDraft.load(Checkpoint(checkpoint), config), tokenizer)
+        return Generator(model, MarkovDraft.load(Checkpoint(checkpoint), config), tokenizer, CopyHead.of(tokenizer))
 
     return make
 

@@ -16,8 +16,8 @@ from trispark_lab.links import Mesh
 from trispark_lab.model import RankModel, load_model
 from trispark_lab.readers import ReaderPool
 from trispark_lab.requests import Request
-from trispark_lab.scheduler import accept_length
 from trispark_lab.tokenizer import Tokenizer
+from trispark_lab.verification import accept_length
 
 PROMPTS = [
     "Write an essay about bread.",
