@@ -53,8 +53,8 @@ RULES: dict[str, Rule] = {
     # Speculation; the adapter serves wo_a, without it the name has no effect, as in the field
     "DSPARK_BLOCK_SIZE": _implemented(r"[1-7]", "1..7, equal to --speculative-dspark-block-size"),
     "DSV41_WO_A_W8": _implemented(r"[01]", "0 or 1; read by the wo_a adapter"),
-    "DSV41_WO_A_W8_MID": _OFF,
-    "DSV41_WO_A_W8_DROP": _OFF,
+    "DSV41_WO_A_W8_MID": _implemented(r"[01]", "0 or 1; read by the wo_a adapter"),
+    "DSV41_WO_A_W8_DROP": _implemented(r"[01]", "0 or 1; read by the wo_a adapter"),
     "DSV41_WO_A_W8_DRAFT": _OFF,
     "DSV41_ENGRAM_PREFETCH": _implemented(r"[01]", "0 or 1; read by the prefetch adapter"),
     "DSV41_ENGRAM_PREFETCH_CHECK": _implemented(r"[01]", "0 or 1; read by the prefetch adapter"),

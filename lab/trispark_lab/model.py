@@ -165,10 +165,13 @@ def load_model(
         log(row_store.start_line(store, engine.cache_gib, engine.cache_ways, engine.io_threads))
         shape = (config.o_groups * config.o_rank, (config.max_ngram - 1) * config.head_dim)
         codes, scales = checkpoint.scaled(f"layers.{layer}.attn.wo_a", shape, config.block)
-        wo_a = projection.local_weight(codes, scales, config.o_groups, rank, world)
-        layers.append(EngramLayer(hashes[layer], store, wo_a))
+        # No other name may hold the weight: an adapter can release it.
+        layers.append(
+            EngramLayer(hashes[layer], store, projection.local_weight(codes, scales, config.o_groups, rank, world))
+        )
     engram.attach([layer.store for layer in layers])
-    projection.prepare([layer.wo_a for layer in layers])
+    for layer_held, weight in zip(layers, projection.prepare([each.wo_a for each in layers]), strict=True):
+        layer_held.wo_a = weight
     return RankModel(config, layers, _local_head(checkpoint, config, rank, world), compress, collective)
 
 

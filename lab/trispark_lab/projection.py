@@ -43,8 +43,9 @@ def local_weight(codes: Bytes, scales: Bytes, groups: int, rank: int, world: int
     return weight
 
 
-def prepare(weights: Sequence[Floats]) -> None:
-    """Told of all wo_a weights of this rank once they are loaded; nothing to do for the dense path."""
+def prepare(weights: Sequence[Floats]) -> list[Floats]:
+    """Told of all wo_a weights of this rank once they are loaded; what the rank is to hold in place of each."""
+    return list(weights)
 
 
 def project(inputs: Floats, weight: Floats, *, is_target_verify: bool = False) -> Floats:

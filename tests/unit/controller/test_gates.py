@@ -31,6 +31,8 @@ PER_RANK = {
     "canary.all_ranks",
     "evidence.prefetch.present",
     "evidence.wo_a.present",
+    "evidence.wo_a_drop.present",
+    "evidence.wo_a_mid.present",
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from trispark_lab import engram
+from trispark_lab import engram, projection
 
 ROOT = Path(__file__).resolve().parents[3]
 TOKENS = 6
@@ -74,3 +74,33 @@ def test_engram_prefetch(
     assert list(prefetch.differing.values()) == ([0, 0] if check else [-1, -1])
     counts = ahead.model.layers[0].store.counts
     assert counts.reads == counts.lookups - counts.hits
+
+
+@pytest.mark.parametrize(("mid", "drop"), [(False, False), (True, False), (False, True), (True, True)])
+def test_wo_a_modes(
+    adapters: None,
+    monkeypatch: pytest.MonkeyPatch,
+    make_generator: Callable[..., Any],
+    packed: Path,
+    expected: list[str],
+    mid: bool,
+    drop: bool,
+) -> None:
+    from trispark_hooks.lab_wo_a_w8 import Adapter, Modes
+
+    said: list[str] = []
+    monkeypatch.setattr(projection, "CALLS", {"dense": 0})
+    adapter = Adapter(cast(Any, projection), said.append, Modes(mid, drop))
+    monkeypatch.setattr(projection, "prepare", adapter.prepare)
+    monkeypatch.setattr(projection, "project", adapter.project)
+    twins = make_generator(packed)
+    strides = {layer.wo_a.strides for layer in twins.model.layers}
+    assert (strides == {(0, 0, 0)}) is drop
+    prompts = shipped_prompts()
+    assert twins.generate(prompts[:1], TOKENS, 3) == expected[:1]  # one request: 4 rows
+    assert twins.generate(prompts, TOKENS, 3) == expected  # four at a time: 16 rows
+    calls = projection.CALLS
+    assert calls["twin"] > 0
+    assert calls["dense"] > 0
+    assert (calls.get("mid", 0) > 0) is mid
+    assert calls.get("dequantised", 0) == (calls["dense"] if drop else 0)
