@@ -257,6 +257,16 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> EngineConfig:
 
 
 @dataclass(frozen=True)
+class MoeConfig:
+    """Routed block: number of experts, how many a row is sent to, inner columns of an expert, columns of its result."""
+
+    experts: int
+    chosen: int
+    inner: int
+    output: int
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """Shapes from config.json of the checkpoint."""
 
@@ -274,6 +284,7 @@ class ModelConfig:
     o_groups: int
     o_rank: int
     block: int
+    moe: MoeConfig
 
     @property
     def columns(self) -> int:
@@ -304,7 +315,15 @@ def load_model_config(path: Path) -> ModelConfig:
             o_groups=_size(document, "o_groups", 64),
             o_rank=_size(document, "o_lora_rank", 4096),
             block=32,
+            moe=MoeConfig(
+                experts=_size(document, "n_routed_experts", 1024),
+                chosen=_size(document, "num_experts_per_tok", 64),
+                inner=_size(document, "moe_intermediate_size", 4096),
+                output=_size(document, "moe_output_size", 4096),
+            ),
         )
+        if not 1 <= config.moe.chosen <= config.moe.experts or config.moe.output > config.o_rank:
+            raise ValueError("n_routed_experts, num_experts_per_tok or moe_output_size do not fit")
         if config.max_ngram < 2 or config.heads != config.o_groups or config.head_dim % 32:
             raise ValueError("engram_max_ngram_size, engram_n_heads, o_groups or engram_head_dim do not fit")
         return config

@@ -12,6 +12,7 @@ from .checkpoint import Checkpoint
 from .collective import Collective, to_bf16
 from .config import EngineConfig, ModelConfig
 from .errors import EngineError
+from .experts import RoutedBlock
 from .hashing import LayerHash, build_hashes, owned_range
 from .readers import ReaderPool
 from .row_cache import make_cache
@@ -42,9 +43,11 @@ class RankModel:
         head: Floats | None,
         compress: Ints,
         collective: Collective,
+        block: RoutedBlock | None = None,
     ) -> None:
         self.config = config
         self.layers = layers
+        self.block = block
         self._head = head
         self._compress = compress
         self._collective = collective
@@ -59,6 +62,7 @@ class RankModel:
         owned = [self._owned(layer, classes) for layer in self.layers]
         engram.ids_known([lookup for _, lookup in owned if lookup.ids.size])
         hidden: Floats | None = None
+        embedded = np.zeros((0, 1, self.config.head_dim), dtype=np.float32)
         for layer, (places, lookup) in zip(self.layers, owned, strict=True):
             embedded = self._embed(layer, places, lookup, len(classes))
             part = projection.project(self._group_inputs(embedded), layer.wo_a, is_target_verify=verify)
@@ -69,6 +73,8 @@ class RankModel:
             partial = np.zeros((len(logit_rows), self.config.vocab_size), dtype=np.float32)
         else:
             partial = hidden[logit_rows].reshape(len(logit_rows), self._local_groups * self.config.o_rank) @ self._head
+        if self.block is not None:  # in the last layer; its result joins the hidden state of the wanted rows
+            partial += self.block.logits(embedded[logit_rows, 0])
         return self._collective.all_reduce("logits", partial)
 
     @staticmethod
@@ -172,7 +178,8 @@ def load_model(
     engram.attach([layer.store for layer in layers])
     for layer_held, weight in zip(layers, projection.prepare([each.wo_a for each in layers]), strict=True):
         layer_held.wo_a = weight
-    return RankModel(config, layers, _local_head(checkpoint, config, rank, world), compress, collective)
+    block = RoutedBlock.load(checkpoint, config, engine.ep_size, rank, world)
+    return RankModel(config, layers, _local_head(checkpoint, config, rank, world), compress, collective, block)
 
 
 def _local_head(checkpoint: Checkpoint, config: ModelConfig, rank: int, world: int) -> Floats | None:

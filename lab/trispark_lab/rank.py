@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from . import __version__
 from .collective import Collective
 from .config import EngineConfig, ModelConfig, load_model_config
+from .experts import WorkLines
 from .logs import EngineLog
 from .model import RankModel, load_model
 from .readers import ReaderPool
@@ -78,6 +79,8 @@ def start_rank(engine: EngineConfig, log: EngineLog, connected: Callable[[], Non
     stats.add(
         CounterLines([layer.store for layer in model.layers], engine.cache_gib, engine.cache_ways, engine.io_threads)
     )
+    if model.block is not None:
+        stats.add(WorkLines(model.block, engine.rank, engine.ep_size))
     log.rank_line(
         "Initialized DSpark draft runner. attention_backend=none, model=TrisparkLabMarkovDraft, "
         f"gamma={engine.block_size}, verify_num_draft_tokens={engine.block_size + 1}, "
