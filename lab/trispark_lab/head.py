@@ -9,12 +9,15 @@ from aiohttp import web
 
 from . import __version__, projection
 from .api import ApiState, make_app
+from .api_key import read_key
 from .checkpoint import Checkpoint
 from .config import EngineConfig
 from .draft import MarkovDraft
+from .engine_metrics import engine_metrics
 from .health import port_error
 from .induction import CopyHead
 from .logs import EngineLog
+from .metrics import Metric
 from .rank import Rank, start_rank
 from .requests import Request
 from .scheduler import Limits, Scheduler, Speculation
@@ -43,6 +46,10 @@ class Head:
             engine.max_total_tokens,
             self._server_info,
             int(time.time()),
+            metrics=self._metrics,
+            load=self._load,
+            api_key=read_key(engine.api_key_file) if engine.api_key_file is not None else None,
+            capped=engine.verify_cap.armed,
         )
 
     async def run(self) -> int:
@@ -150,6 +157,20 @@ class Head:
             f"Warm-up done in {seconds:.1f}s "
             f"({len(prompts)} prompt sizes + one batch of {self._engine.max_running_requests})"
         )
+
+    def _metrics(self) -> list[Metric]:
+        return engine_metrics(self._scheduler) if self._scheduler is not None else []
+
+    def _load(self) -> dict[str, float]:
+        if self._scheduler is None:
+            return {}
+        load = self._scheduler.load()
+        return {
+            **load,
+            "max_total_num_tokens": self._engine.max_total_tokens,
+            "token_usage": load["num_used_tokens"] / self._engine.max_total_tokens,
+            "gen_throughput": self._scheduler.line.last.throughput,
+        }
 
     def _server_info(self) -> dict[str, object]:
         state: dict[str, object] = {"wo_a_calls": dict(projection.CALLS)}

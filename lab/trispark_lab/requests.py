@@ -58,7 +58,6 @@ class Request:
     computed: int = 0
     cancelled: bool = False
     submitted: float = field(default_factory=time.perf_counter)
-    first_token: float | None = None
     last_token: float | None = None
 
     @property
@@ -71,8 +70,8 @@ class Request:
         """Token places in use."""
         return self.computed + len(self.output)
 
-    def commit(self, tokens: list[int], eos: int) -> str | None:
-        """Take verified tokens up to the end of the request; emits them. Gives the finish reason, if any."""
+    def commit(self, tokens: list[int], eos: int) -> tuple[list[int], str | None]:
+        """Take verified tokens up to the end of the request: (what was taken, the finish reason if it ends here)."""
         taken: list[int] = []
         reason = None
         for token in tokens:
@@ -84,5 +83,4 @@ class Request:
             if reason is not None:
                 break
         self.output.extend(taken)
-        self.emit(taken, reason)
-        return reason
+        return taken, reason

@@ -270,18 +270,18 @@ class Scheduler:
 
     def _finish_blocks(self, blocks: list[_Block], logits: Logits) -> None:
         count = self.limits.block_size
-        accepted = committed = live = 0
-        for index, block in enumerate(blocks):
-            rows = logits[index * (count + 1) : index * (count + 1) + block.live + 1]
-            tokens = self._verify(block, rows)
-            block.request.counts.add(count, block.live, len(tokens) - 1)
-            accepted += len(tokens)
-            live += block.live + 1
-            committed += self._commit(block.request, block.context, tokens, rows)
+        rows = [logits[at * (count + 1) : at * (count + 1) + block.live + 1] for at, block in enumerate(blocks)]
+        verified = [self._verify(block, part) for block, part in zip(blocks, rows, strict=True)]
+        accepted = sum(len(tokens) for tokens in verified)
+        live = sum(block.live + 1 for block in blocks)
         self.totals.verify_count += len(blocks)
         self.totals.accepted += accepted
         self.totals.live += live
         self.totals.remapped += len(blocks) * (count + 1) - live
+        committed = 0
+        for block, tokens, part in zip(blocks, verified, rows, strict=True):
+            block.request.counts.add(count, block.live, len(tokens) - 1)
+            committed += self._commit(block.request, block.context, tokens, part)
         self.line.add(len(blocks), accepted, committed, live)
         if self.line.steps >= self.limits.log_interval:
             held = sum(request.held for request in self._running)
@@ -323,15 +323,15 @@ class Scheduler:
         return chunks
 
     def _finish_chunks(self, chunks: list[tuple[Request, Segment]], logits: Logits, running: int, begin: float) -> None:
+        tokens = sum(len(segment.tokens) for _, segment in chunks)
+        self.totals.prompt_tokens += tokens
         row = 0
         for request, segment in chunks:
             request.computed += len(segment.tokens)
             if segment.logit_rows:
                 self._first(request, self._running[request], logits[row : row + 1])
                 row += 1
-        tokens = sum(len(segment.tokens) for _, segment in chunks)
         pending = sum(len(request.prompt) - request.computed for request in self._running)
-        self.totals.prompt_tokens += tokens
         self._log(
             f"Prefill batch, #new-seq: {len(chunks)}, #new-token: {tokens}, #cached-token: 0, "
             f"full token usage: {self._usage():.2f}, swa token usage: 0.00, #running-req: {running}, "
@@ -353,26 +353,24 @@ class Scheduler:
         """Give a request its tokens (those that still belong to it); how many it took."""
         if request.cancelled:
             return 0
-        before = len(request.output)
         if request.top_logprobs is not None:
             request.logprobs += self._logprobs(tokens, rows, request.top_logprobs)
         now = time.perf_counter()
         context.lay(tokens, context.length)
-        reason = request.commit(tokens, self.limits.eos)
-        taken = len(request.output) - before
-        context.length += taken
+        taken, reason = request.commit(tokens, self.limits.eos)
+        context.length += len(taken)
         if request.last_token is None:
-            request.first_token = now
             self.totals.first_token_s.observe(now - request.submitted)
         else:
-            self.totals.between_tokens_s.observe((now - request.last_token) / taken, taken)
+            self.totals.between_tokens_s.observe((now - request.last_token) / len(taken), len(taken))
         request.last_token = now
-        self.totals.generated_tokens += taken
+        self.totals.generated_tokens += len(taken)
         if reason is not None:
             del self._running[request]
             self.totals.finished_requests += 1
             self.totals.request_s.observe(now - request.submitted)
-        return taken
+        request.emit(taken, reason)  # last: whoever hears of it finds everything counted
+        return len(taken)
 
     def _logprobs(self, tokens: list[int], rows: Logits, top: int) -> list[TokenLogprob]:
         scores = rows[: len(tokens)].astype(np.float64) / self.speculation.logit_unit

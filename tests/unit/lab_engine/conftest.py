@@ -1,15 +1,15 @@
 """One checkpoint and one set of packed shards for all tests of the engine."""
 
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from trispark_lab import make_checkpoint, safetensors
+from trispark_lab import make_checkpoint, safetensors, steps
 from trispark_lab.checkpoint import Checkpoint
 from trispark_lab.collective import Collective
 from trispark_lab.config import load_model_config, parse
@@ -18,7 +18,7 @@ from trispark_lab.induction import CopyHead
 from trispark_lab.model import RankModel, load_model
 from trispark_lab.readers import ReaderPool
 from trispark_lab.requests import Request
-from trispark_lab.scheduler import Limits, Scheduler, Speculation
+from trispark_lab.scheduler import Limits, Runner, Scheduler, Speculation
 from trispark_lab.steps import StepRunner
 from trispark_lab.tokenizer import Tokenizer
 
@@ -69,6 +69,7 @@ class Generator:
     draft: MarkovDraft
     tokenizer: Tokenizer
     copy_head: CopyHead
+    runner: Runner | None = None
 
     def scheduler(
         self,
@@ -81,7 +82,7 @@ class Generator:
         config = self.model.config
         return Scheduler(
             Limits(block_size=block_size, history=3, eos=config.eos_token, pad=config.engram_pad_token, **limits),
-            StepRunner(self.model, Collective(None)),
+            self.runner or StepRunner(self.model, Collective(None)),
             self.draft,
             log,
             speculation,
@@ -115,6 +116,36 @@ def make_generator(checkpoint: Path, tokenizer: Tokenizer) -> Callable[..., Gene
         return Generator(model, MarkovDraft.load(Checkpoint(checkpoint), config), tokenizer, CopyHead.of(tokenizer))
 
     return make
+
+
+class CachedRunner:
+    """Runs the model once for each window of tokens. Its logits depend on the window alone, which other tests show;
+    so tests of scheduling can run the whole corpus through many schedules."""
+
+    def __init__(self, model: RankModel) -> None:
+        self._model = model
+        self._known: dict[tuple[int, ...], Any] = {}
+        self.steps = 0
+
+    def forward(self, segments: Sequence[steps.Segment]) -> Any:
+        """Logits of the wanted rows."""
+        self.steps += 1
+        windows, wanted = steps.decode(steps.encode(segments), self._model.config.max_ngram - 1)
+        keys = [tuple(window) for window in windows[wanted].tolist()]
+        missing = list(dict.fromkeys(key for key in keys if key not in self._known))
+        if missing:
+            logits = self._model.forward(np.array(missing), np.arange(len(missing)))
+            self._known.update(zip(missing, logits, strict=True))
+        return np.stack([self._known[key] for key in keys]) if keys else np.zeros((0, 0), dtype=np.float32)
+
+    def ping(self) -> None:
+        """Nobody to ask."""
+
+
+@pytest.fixture(scope="session")
+def cached_generator(generator: Generator) -> Generator:
+    """The generator with remembered logits."""
+    return replace(generator, runner=CachedRunner(generator.model))
 
 
 @pytest.fixture(scope="session")
