@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import __version__
-from .environment import check_environment
+from .environment import check_environment, tuned_environment
 from .errors import EngineError
 from .verify_cap import VerifyCap, parse_cap
 
@@ -61,6 +61,9 @@ class EngineConfig:
     io_threads: int
     stats_seconds: float
     inert: tuple[tuple[str, str], ...]
+    state_dir: Path | None
+    autotune_keep: bool
+    tuned_environment: tuple[tuple[str, str], ...]
 
     def server_args(self) -> dict[str, object]:
         """Launch arguments as the log line and /server_info show them."""
@@ -133,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-queued-requests", type=int, default=256)
     add("--min-free-slots-delay", type=int, choices=[0, 1], default=0)
     add("--api-key-file", type=Path)
+    add("--state-dir", type=Path, help="folder of declared state, else STATE_PATH; without it nothing is kept")
     add("--pair-link", action="append", default=[], metavar="PEER:LOCAL:REMOTE")
     return parser
 
@@ -253,6 +257,9 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> EngineConfig:
         io_threads=int(environ.get("DSV41_IO_THREADS", "32")),
         stats_seconds=float(environ.get("DSV41_STATS_SECONDS", "60")),
         inert=tuple(inert),
+        state_dir=options.state_dir or (Path(environ["STATE_PATH"]) if environ.get("STATE_PATH") else None),
+        autotune_keep=environ.get("DSV41_AUTOTUNE_KEEP") == "1",
+        tuned_environment=tuple(tuned_environment(environ)),
     )
 
 

@@ -65,7 +65,7 @@ RULES: dict[str, Rule] = {
         r"0|off|[1-5]|conf:[0-9.]+(,[0-9.]+)*|", "0, off, 1..5, conf:T or conf:a,b,c,d"
     ),
     "DSV41_FOLDED_FENCE": _OFF,
-    "DSV41_AUTOTUNE_KEEP": _OFF,
+    "DSV41_AUTOTUNE_KEEP": _implemented(r"[01]", "0 or 1"),
     "DSPARK_SPS_TABLE": _inert("/state/dspark_sps.json"),
     "DSPARK_STS_TABLE": _inert("/state/dspark_sts.json"),
     "DSPARK_ALIGN_VERIFY_TO_TIER": _OFF,
@@ -112,6 +112,32 @@ RULES: dict[str, Rule] = {
     "NCCL_DEBUG_SUBSYS": _inert("INIT", "INIT,NET,ENV"),
     "NCCL_SWITCHLESS_RING_ONLY": _refused("its gate requires four ranks"),
 }
+
+
+VOLATILE = frozenset(
+    f"DSV41_{name}"
+    for name in (
+        "VERIFY_CAP",
+        "DRAFT_TAU",
+        "BLOCK_VERIFY",
+        "FOLDED_FENCE",
+        "AUTOTUNE_KEEP",
+        "DRAFT_HEAD_FP8",
+        "ENGRAM_PREFETCH",
+        "ENGRAM_PREFETCH_CHECK",
+        "WO_A_W8_DRAFT",
+    )
+)
+"""Names that may change without a new autotune: they change no tuned shape."""
+
+
+def tuned_environment(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Controlled names and values that belong to the fingerprint of an autotune cache, sorted."""
+    return [
+        (name, environ[name])
+        for name in sorted(environ)
+        if name.startswith(CONTROLLED_PREFIXES) and name not in VOLATILE
+    ]
 
 
 def check_environment(environ: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import e4m3, engram, projection, row_store
+from .autotune import HeadPlan
 from .checkpoint import Checkpoint
 from .collective import Collective, to_bf16
 from .config import EngineConfig, ModelConfig
@@ -48,7 +49,8 @@ class RankModel:
         self.config = config
         self.layers = layers
         self.block = block
-        self._head = head
+        self.head = head
+        self.head_plan = HeadPlan({})
         self._compress = compress
         self._collective = collective
         world, rank = collective.world, collective.rank
@@ -69,10 +71,11 @@ class RankModel:
             hidden = part if hidden is None else hidden + part
         if hidden is None:
             raise RuntimeError("a model has at least one Engram layer")
-        if self._head is None:  # padding groups only
+        if self.head is None:  # padding groups only
             partial = np.zeros((len(logit_rows), self.config.vocab_size), dtype=np.float32)
         else:
-            partial = hidden[logit_rows].reshape(len(logit_rows), self._local_groups * self.config.o_rank) @ self._head
+            flat = hidden[logit_rows].reshape(len(logit_rows), self._local_groups * self.config.o_rank)
+            partial = self.head_plan.product(flat, self.head)
         if self.block is not None:  # in the last layer; its result joins the hidden state of the wanted rows
             partial += self.block.logits(embedded[logit_rows, 0])
         return self._collective.all_reduce("logits", partial)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import __version__
+from . import __version__, autotune
 from .collective import Collective
 from .config import EngineConfig, ModelConfig, load_model_config
 from .experts import WorkLines
@@ -75,6 +75,8 @@ def start_rank(engine: EngineConfig, log: EngineLog, connected: Callable[[], Non
     connected()
     pool = ReaderPool(engine.io_threads)
     model = load_model(engine, config, tokenizer, collective, pool, log.rank_line)
+    cache = autotune.cache_of(engine, config.vocab_size, config.o_rank)
+    model.head_plan = autotune.run(model.head, cache, collective, engine.autotune_keep, log.rank_line)
     stats = PeriodicStats(engine.stats_seconds, log.rank_line)
     stats.add(
         CounterLines([layer.store for layer in model.layers], engine.cache_gib, engine.cache_ways, engine.io_threads)
