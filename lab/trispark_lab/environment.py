@@ -61,9 +61,7 @@ RULES: dict[str, Rule] = {
     "DSV41_DRAFT_HEAD_FP8": _OFF,
     "DSV41_DRAFT_TAU": _implemented(r"0\.[1-9][0-9]{0,3}|1(\.[0-9]{1,4})?|2(\.0{1,4})?", "0.1..2; 1 is off"),
     "DSV41_BLOCK_VERIFY": _implemented(r"[01]", "0 or 1"),
-    "DSV41_VERIFY_CAP": _implemented(
-        r"0|off|[1-5]|conf:[0-9.]+(,[0-9.]+)*|", "0, off, 1..5, conf:T or conf:a,b,c,d"
-    ),
+    "DSV41_VERIFY_CAP": _implemented(r"0|off|[1-5]|conf:[0-9.]+(,[0-9.]+)*|", "0, off, 1..5, conf:T or conf:a,b,c,d"),
     "DSV41_FOLDED_FENCE": _OFF,
     "DSV41_AUTOTUNE_KEEP": _implemented(r"[01]", "0 or 1"),
     "DSPARK_SPS_TABLE": _inert("/state/dspark_sps.json"),
