@@ -18,7 +18,8 @@ _STATS: Final = re.compile(
 )
 _DECODE: Final = re.compile(
     r"Decode batch, #running-req: (?P<running>\d+),.*\baccept len: (?P<length>\d+(?:\.\d+)?), "
-    r"accept rate: (?P<rate>\d+(?:\.\d+)?), cuda graph: (?P<graph>True|False), "
+    r"accept rate: (?P<rate>\d+(?:\.\d+)?), (?:cap len: \d+(?:\.\d+)?, )?(?:block accept len: \d+(?:\.\d+)?, )?"
+    r"cuda graph: (?P<graph>True|False), "
     r"gen throughput \(token/s\): (?P<tps>\d+(?:\.\d+)?)"
 )
 _TWINS: Final = re.compile(r"\[wo_a_w8\] fp8 twins for (?P<twins>\d+) wo_a weights, (?P<left>\d+) left\b")

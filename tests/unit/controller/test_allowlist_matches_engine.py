@@ -8,7 +8,7 @@ import pytest
 
 from trispark.allowlist import CONTROLLED_PREFIXES, Kind, Support, Variable, format_value
 from trispark.catalog import Catalog
-from trispark.logparse import Attach, Stats, attach_lines, stats_lines
+from trispark.logparse import Attach, Stats, attach_lines, decode_lines, stats_lines
 from trispark.resolve import Resolution
 
 environment = pytest.importorskip("trispark_lab.environment")
@@ -84,6 +84,17 @@ def test_rendered_command_starts_the_engine(candidate: Resolution) -> None:
         command = [argument.replace("{rendezvous_port}", "20000") for argument in entry["command"]]
         engine = config.parse(command[3:], entry["env"])
         assert (engine.rank, engine.block_size, engine.ep_size) == (entry["rank"], 3, 3)
+
+
+@pytest.mark.parametrize("capped", [False, True])
+def test_engine_s_decode_line_is_read(capped: bool) -> None:
+    counters = pytest.importorskip("trispark_lab.counters")
+    line = counters.DecodeLine(5, capped)
+    line.add(2, 6, 6, 8)
+    text = "[2026-09-25 10:00:00 TP0 EP0] " + line.take(2, 50, 0.1, 0)
+    assert ("cap len: 4.00" in text) is capped
+    (read,) = decode_lines(text)
+    assert (read.running, read.accept_length, read.accept_rate) == (2, 3.0, 0.4)
 
 
 def test_engine_s_own_lines_are_read() -> None:

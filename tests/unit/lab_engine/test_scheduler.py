@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from toy_model import ToyModel, toy_scheduler
+from toy_model import ToyDraft, ToyModel, toy_scheduler
 
 from trispark_lab import steps
 from trispark_lab.induction import SHORTEST, Context, CopyHead
@@ -95,6 +95,30 @@ def test_a_confidence_cap_without_block_verification_refuses_sampled_requests() 
     with pytest.raises(Unsupported, match=r"TS-ENGINE-SAMPLED-CAP: .*DSV41_BLOCK_VERIFY=1"):
         scheduler.submit(request(temperature=1.0))
     assert len(outputs(scheduler, [request(temperature=1.0, top_k=1)])[0]) == 6, "top_k 1 is greedy"
+
+
+def test_the_confidence_is_of_the_block_after_the_last_committed_token() -> None:
+    draft = ToyDraft()
+    scheduler = toy_scheduler(ToyModel(), 5, Speculation(cap=parse_cap("conf:0.3", 5), logit_unit=1.0), draft)
+    item = request(20)
+    scheduler.submit(item)
+    scheduler.step()
+    while len(item.output) < 20:
+        anchor = item.output[-1]
+        scheduler.step()
+        assert draft.asked[-1] == (anchor, draft.propose(anchor, 5))
+
+
+def test_the_confidence_of_a_draft_does_not_depend_on_it(generator: Any) -> None:
+    draft = generator.draft
+    anchor = generator.tokenizer.encode("Bread")[0]
+    drafted = draft.propose(anchor, 5)
+    values = draft.confidences(anchor, drafted)
+    assert all(0 <= value <= 1 for value in values)
+    assert len(set(values)) > 1
+    for place in range(5):
+        other = [*drafted[:place], *(3 for _ in drafted[place:])]
+        assert draft.confidences(anchor, other)[: place + 1] == values[: place + 1]
 
 
 def test_long_prompts_and_decode_share_steps() -> None:

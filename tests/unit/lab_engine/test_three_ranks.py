@@ -147,6 +147,37 @@ def test_start_answer_and_stop(start: Start) -> None:
         assert re.search(rf"{tag}\[wo_a_w8\] calls twin=[1-9]\d* dense=[1-9]\d*$", text, re.M)
 
 
+def test_sampling_capped_blocks_and_metrics_over_three_ranks(start: Start, generator: Any) -> None:
+    env = {"DSV41_VERIFY_CAP": "conf:0.1", "DSV41_BLOCK_VERIFY": "1", "DSV41_DRAFT_TAU": "0.8"}
+    ranks = start(adapters=False, DSPARK_BLOCK_SIZE="5", **env)
+    port = ranks[0].expect(r"^Ready: API on port (\d+) \(rank 0\)$")[1]
+    assert canary(port) == ("42", "stop")
+    params = {"temperature": 0, "max_new_tokens": 16, "ignore_eos": True}
+    prompt = "Write an essay about lighthouses."
+    greedy = get(port, "/generate", {"text": prompt, "sampling_params": params})
+    assert greedy["text"] == generator.generate([prompt], 16, 3)[0]
+    assert sum(greedy["meta_info"]["spec_cap_lens_histogram"]) == greedy["meta_info"]["spec_verify_ct"]
+    params |= {"temperature": 1.5, "sampling_seed": 11}
+    sampled = [get(port, "/generate", {"text": prompt, "sampling_params": params})["text"] for _ in range(2)]
+    assert sampled[0] == sampled[1] != greedy["text"]
+    cap = get(port, "/server_info")["internal_states"][0]["verify_cap"]
+    assert cap["spec"] == "conf:0.1"
+    assert 2 <= cap["avg_cap_length"] < 6
+    assert cap["remapped_rows"] > 0
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as response:
+        assert "\nsglang:spec_cap_length{" in response.read().decode()
+    assert get(port, "/v1/loads")["loads"][0]["num_running_reqs"] == 0
+    ranks[0].signal(signal.SIGTERM)
+    assert [process.end() for process in ranks] == [0, 0, 0]
+    for process in ranks:
+        text = "\n".join(process.lines)
+        assert "[verify_cap] armed (conf:0.1): " in text
+        assert "[verify_cap] draft confidence head built: True" in text
+        assert "[block_verify] armed: " in text
+        assert "[draft_tau] draft temperature x0.8" in text
+    assert "[verify_cap] confidence present" in "\n".join(ranks[0].lines)
+
+
 def test_all_switches_at_once_give_the_same_text_and_the_catalogs_evidence(
     start: Start, generator: Any, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """A toy model with a vocabulary that can be enumerated, behind the scheduler's own interfaces."""
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 
 from trispark_lab.draft import SampledBlock
 from trispark_lab.requests import Request
-from trispark_lab.sampling import Sampling, draw, softmax, target_probabilities
+from trispark_lab.sampling import Sampling, draw, softmax
 from trispark_lab.scheduler import Limits, Scheduler, Speculation
 from trispark_lab.steps import Segment
 
@@ -50,6 +51,7 @@ class ToyDraft:
     def __init__(self, seed: int = 2) -> None:
         self._scores = np.random.default_rng(seed).normal(0.0, 1.0, (VOCAB, VOCAB))
         self.confidence = [0.9, 0.5, 0.2]
+        self.asked: list[tuple[int, list[int]]] = []
 
     def propose(self, anchor: int, count: int) -> list[int]:
         drafted = []
@@ -67,6 +69,7 @@ class ToyDraft:
         return SampledBlock(tokens, np.stack(rows))
 
     def confidences(self, anchor: int, drafted: list[int]) -> list[float]:
+        self.asked.append((anchor, drafted))
         return [self.confidence[token] for token in (anchor, *drafted[:-1])]
 
 
@@ -97,6 +100,22 @@ def sequences(
     return Counter(tuple(request.output) for request in requests), scheduler
 
 
+def chances(logits: Any, temperature: float, top_p: float = 1.0, top_k: int = 0) -> list[float]:
+    """Probabilities of the next token, in plain Python and by another way than the engine's."""
+    weights = [math.exp(float(value) / temperature) for value in logits]
+    ranked = sorted(range(len(weights)), key=lambda token: (-weights[token], token))
+    if top_k:
+        ranked = ranked[:top_k]
+    total = sum(weights[token] for token in ranked)
+    kept: list[int] = []
+    for token in ranked:
+        if kept and sum(weights[other] for other in kept) >= top_p * total:
+            break
+        kept.append(token)
+    total = sum(weights[token] for token in kept)
+    return [weights[token] / total if token in kept else 0.0 for token in range(len(weights))]
+
+
 def exact(length: int, sampling: dict[str, Any]) -> dict[tuple[int, ...], float]:
     """Probability of each output, by enumeration of all of them."""
     model = ToyModel()
@@ -105,8 +124,7 @@ def exact(length: int, sampling: dict[str, Any]) -> dict[tuple[int, ...], float]
         line = [1, 2, 0]
         chance = 1.0
         for token in output:
-            row = target_probabilities(model.logits(line)[None], Sampling(**sampling), 1.0)[0]
-            chance *= float(row[token])
+            chance *= chances(model.logits(line), **sampling)[token]
             line.append(token)
         result[output] = chance
     return result
