@@ -11,6 +11,14 @@ from trispark.catalog import Catalog
 from trispark.logparse import Attach, Stats, attach_lines, decode_lines, stats_lines
 from trispark.resolve import Resolution
 
+OTHER_TEXTS = {
+    "NCCL_BUFFSIZE": (4194304,),
+    "NCCL_PROTO": ("LL", "LL,LL128,Simple"),
+    "NCCL_DEBUG_SUBSYS": ("INIT",),
+    "PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True",),
+}
+"""More values of inert variables that a deployment somewhere uses; the lab takes the production value alone."""
+
 environment = pytest.importorskip("trispark_lab.environment")
 
 
@@ -68,9 +76,25 @@ def test_implemented_values_are_accepted_over_the_whole_range(catalog: Catalog) 
 def test_inert_variables_have_one_value_in_both_tables(catalog: Catalog) -> None:
     for variable in delivered(catalog):
         if variable.support("lab") is Support.INERT:
-            assert accepted(variable.name, variable.check(variable.inert_value, "allowlist")), variable.name
+            only = variable.check(variable.inert_value, "allowlist")
+            assert accepted(variable.name, only), variable.name
+            others = [value for value in (*corners(variable), *OTHER_TEXTS.get(variable.name, ())) if value != only]
+            assert [value for value in others if accepted(variable.name, value)] == [], variable.name
         else:
             assert environment.RULES[variable.name].kind == "implemented", variable.name
+
+
+def test_every_name_that_the_engine_implements_is_on_the_list(catalog: Catalog) -> None:
+    implemented = {name for name, rule in environment.RULES.items() if rule.kind == "implemented"}
+    listed = {variable.name for variable in delivered(catalog) if variable.support("lab") is Support.IMPLEMENTED}
+    assert implemented == listed
+
+
+@pytest.mark.parametrize("name", ["DSV41_NEW", "DSPARK_NEW", "SGLANG_NEW", "NCCL_NEW"])
+def test_a_name_that_is_not_on_the_list_is_refused_by_both(catalog: Catalog, name: str) -> None:
+    assert name not in catalog.allowlist
+    with pytest.raises(environment.EngineError, match=f"TS-ENGINE-ENV: unknown variable {name} "):
+        environment.check_environment({name: "1"})
 
 
 def test_what_the_engine_refuses_is_never_delivered(catalog: Catalog) -> None:
