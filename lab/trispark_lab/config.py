@@ -213,7 +213,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> EngineConfig:
     for flag, value, low, high in (
         ("--port", options.port, 0, 65535),
         ("--max-running-requests", options.max_running_requests, 1, 64),
-        ("--chunked-prefill-size", options.chunked_prefill_size, 1, 16384),
+        ("--chunked-prefill-size", options.chunked_prefill_size, 1, 32768),
         ("--context-length", options.context_length, 64, 1048576),
         ("--max-total-tokens", options.max_total_tokens, 256, 1 << 31),
         ("--mem-fraction-static", options.mem_fraction_static, 0.0, 1.0),

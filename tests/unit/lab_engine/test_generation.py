@@ -49,6 +49,21 @@ def test_text_is_the_same_in_a_batch_and_in_chunks(generator: Any, expected: lis
     assert generator.generate(PROMPTS, TOKENS, 3, **sizes) == expected
 
 
+def test_a_large_step_is_computed_in_pieces(generator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = tuple(generator.tokenizer.encode("Write an essay about rivers."))
+    segments = [steps.Segment((0, 0, 0), ids, 3), steps.Segment((0, 0, 0), ids, 0), steps.Segment((0, 0, 0), ids, 6, 2)]
+    payload = steps.encode(segments)
+    whole = steps.run_forward(generator.model, payload, 3)
+    sizes: list[int] = []
+    forward = generator.model.forward
+    monkeypatch.setattr(
+        generator.model, "forward", lambda windows, rows: sizes.append(len(windows)) or forward(windows, rows)
+    )
+    monkeypatch.setattr(steps, "MAX_ROWS", 5)
+    assert np.array_equal(steps.run_forward(generator.model, payload, 3), whole)
+    assert sizes == [5, 5, 5, 3]
+
+
 def test_text_is_the_same_unpacked(make_generator: Callable[[Path], Any], tmp_path: Path, expected: list[str]) -> None:
     unpacked = make_generator(tmp_path)
     assert unpacked.generate(PROMPTS, TOKENS, 3) == expected

@@ -93,6 +93,9 @@ def test_distribution_without_drafting() -> None:
     counts = np.bincount([draw(target, float(stream(seed, 0).random())) for seed in range(COUNT)], minlength=4)
     statistic = float((((counts - COUNT * target) ** 2) / (COUNT * target)).sum())
     assert statistic < chi_square_limit(3)
+    observed, scheduler = sequences(3, COUNT, 1, PLAIN)
+    assert scheduler.totals.verify_count == 0, "the token after the prompt is never drafted"
+    judge(observed, exact(1, PLAIN), COUNT)
 
 
 def accepted_drafts(rule: Any, speed: int, rounds: int = 1500) -> float:
