@@ -27,7 +27,10 @@ class Hook:
         return value == "1"
 
 
-HOOKS: tuple[Hook, ...] = (Hook("trispark_lab.projection", "trispark_hooks.lab_wo_a_w8:install", "DSV41_WO_A_W8"),)
+HOOKS: tuple[Hook, ...] = (
+    Hook("trispark_lab.projection", "trispark_hooks.lab_wo_a_w8:install", "DSV41_WO_A_W8"),
+    Hook("trispark_lab.engram", "trispark_hooks.lab_engram_prefetch:install", "DSV41_ENGRAM_PREFETCH"),
+)
 
 
 def hooks_of(module: str, hooks: tuple[Hook, ...] = HOOKS) -> tuple[Hook, ...]:

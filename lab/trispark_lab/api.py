@@ -1,36 +1,32 @@
-"""HTTP API of the head: health, models, server information, chat completions."""
+"""HTTP API of the head."""
 
-import asyncio
 import contextlib
 import json
-import time
-import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from aiohttp import web
 
-from .api_schema import DEFAULT_MAX_TOKENS, BadRequest, ChatRequest, parse_chat
-from .requests import Request
-from .tokenizer import StreamDecoder, Tokenizer
+from .api_answers import Answer, Chat, Completion, Document, Generate, Style
+from .api_fields import BadRequest
+from .api_generation import Engine, Generation
+from .api_key import OPEN_PATHS, authorised
+from .api_schema import GenerationRequest, parse_chat, parse_completion, parse_generate
+from .metrics import CONTENT_TYPE, Metric, exposition
+from .tokenizer import Tokenizer
 
 MAX_BODY_BYTES = 16 << 20
+RETRY_AFTER_S = "1"
 
 
-class Engine(Protocol):
-    """What the API needs of the engine."""
-
-    def submit(self, request: Request) -> None:
-        """Queue a request."""
-
-    def cancel(self, request: Request) -> None:
-        """Drop a request."""
+def _no_metrics() -> list[Metric]:
+    return []
 
 
 @dataclass
 class ApiState:
-    """Filled by the server: `engine` is None until warmed."""
+    """Filled by the server: `engine` is None until warmed. `load`: requests and tokens at this moment; `capped`:
+    whether the verify cap is armed."""
 
     model: str
     context_length: int
@@ -39,6 +35,10 @@ class ApiState:
     started: int
     tokenizer: Tokenizer | None = None
     engine: Engine | None = None
+    metrics: Callable[[], list[Metric]] = _no_metrics
+    load: Callable[[], dict[str, float]] = dict
+    api_key: str | None = None
+    capped: bool = False
 
 
 STATE = web.AppKey("state", ApiState)
@@ -50,10 +50,19 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except BadRequest as error:
-        return web.json_response(error.body(), status=error.status)
+        headers = {"Retry-After": RETRY_AFTER_S} if error.status == 429 else None
+        return web.json_response(error.body(), status=error.status, headers=headers)
     except web.HTTPException as error:
         body = BadRequest(f"{request.method} {request.path}: {error.reason}", code="http_error", status=error.status)
         return web.json_response(body.body(), status=error.status, headers=_allow(error))
+
+
+@web.middleware
+async def _key(request: web.Request, handler: Handler) -> web.StreamResponse:
+    key = request.app[STATE].api_key
+    if key is None or request.path in OPEN_PATHS or authorised(request.headers.get("Authorization"), key):
+        return await handler(request)
+    raise BadRequest("send the API key as a bearer token", code="invalid_api_key", status=401)
 
 
 def _allow(error: web.HTTPException) -> dict[str, str]:
@@ -62,14 +71,25 @@ def _allow(error: web.HTTPException) -> dict[str, str]:
 
 def make_app(state: ApiState) -> web.Application:
     """The application; `state` may change while it runs."""
-    app = web.Application(middlewares=[_errors], client_max_size=MAX_BODY_BYTES)
+    app = web.Application(middlewares=[_errors, _key], client_max_size=MAX_BODY_BYTES)
     app[STATE] = state
     app.add_routes(
         [
             web.get("/health", _health),
             web.get("/v1/models", _models),
             web.get("/server_info", _server_info),
+            web.get("/get_server_info", _server_info),
+            web.get("/metrics", _metrics),
+            web.get("/v1/loads", _loads),
+            web.get("/flush_cache", _flush_cache),
+            web.post("/flush_cache", _flush_cache),
+            web.get("/start_profile", _profile),
+            web.post("/start_profile", _profile),
+            web.get("/stop_profile", _profile),
+            web.post("/stop_profile", _profile),
             web.post("/v1/chat/completions", _chat),
+            web.post("/v1/completions", _completion),
+            web.post("/generate", _generate),
         ]
     )
     return app
@@ -96,114 +116,84 @@ async def _server_info(request: web.Request) -> web.Response:
     return web.json_response(request.app[STATE].server_info())
 
 
-class _Generation:
-    """One request on its way: tokens come from the engine's thread, text goes to the client."""
+async def _metrics(request: web.Request) -> web.Response:
+    state = request.app[STATE]
+    text = exposition(state.metrics(), {"model_name": state.model, "engine_type": "unified", "tp_rank": "0"})
+    return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
-    def __init__(self, state: ApiState, chat: ChatRequest, engine: Engine, tokenizer: Tokenizer) -> None:
-        prompt = tuple(tokenizer.encode(chat.text))
-        max_tokens = chat.max_tokens
-        room = min(state.context_length, state.max_total_tokens) - len(prompt)
-        if room < 1:
-            raise BadRequest(
-                f"the prompt has {len(prompt)} tokens, which leaves no room in {room + len(prompt)}",
-                "messages",
-                code="context_length_exceeded",
-            )
-        if max_tokens is not None and max_tokens > room:
-            raise BadRequest(
-                f"max_tokens={max_tokens} and a prompt of {len(prompt)} tokens exceed {room + len(prompt)}",
-                "max_tokens",
-                code="context_length_exceeded",
-            )
-        loop = asyncio.get_running_loop()
-        queue: asyncio.Queue[tuple[list[int], str | None]] = asyncio.Queue()
 
-        def emit(tokens: list[int], reason: str | None) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(queue.put_nowait, (tokens, reason))
+async def _loads(request: web.Request) -> web.Response:
+    return web.json_response({"dp_rank_count": 1, "loads": [{"dp_rank": 0, **request.app[STATE].load()}]})
 
-        self.id = f"chatcmpl-{uuid.uuid4().hex}"
-        self.created = int(time.time())
-        self.model = state.model
-        self.prompt_tokens = len(prompt)
-        self.completion_tokens = 0
-        self._queue = queue
-        self._engine = engine
-        self._decoder = StreamDecoder(tokenizer)
-        self._request = Request(prompt, max_tokens or min(room, DEFAULT_MAX_TOKENS), chat.ignore_eos, emit)
 
-    def start(self) -> None:
-        self._engine.submit(self._request)
+async def _flush_cache(request: web.Request) -> web.Response:
+    load = request.app[STATE].load()
+    busy = load.get("num_running_reqs", 0) + load.get("num_waiting_reqs", 0)
+    if busy:
+        raise BadRequest(f"{busy} requests run or wait; flush when the engine is idle", code="engine_busy")
+    return web.Response(text="Cache flushed. This engine keeps no prefix cache between requests.\n")
 
-    def cancel(self) -> None:
-        self._engine.cancel(self._request)
 
-    async def next(self) -> tuple[str, str | None]:
-        """(text, finish reason) of the next step. BadRequest 503 when the engine ends."""
-        tokens, reason = await self._queue.get()
-        if reason == "abort":
-            raise BadRequest("the engine is stopping", code="engine_stopping", status=503)
-        self.completion_tokens += len(tokens)
-        return self._decoder.feed(tokens, final=reason is not None), reason
-
-    def usage(self) -> dict[str, object]:
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-        }
-
-    def envelope(self, kind: str, choices: list[dict[str, object]]) -> dict[str, object]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
+async def _profile(request: web.Request) -> web.Response:
+    raise BadRequest(
+        f"TS-ENGINE-PROFILE: {request.path} is not in this version of the engine", code="TS-ENGINE-PROFILE", status=501
+    )
 
 
 async def _chat(request: web.Request) -> web.StreamResponse:
+    model = request.app[STATE].model
+    return await _serve(request, Chat(), lambda body: parse_chat(body, model))
+
+
+async def _completion(request: web.Request) -> web.StreamResponse:
+    model = request.app[STATE].model
+    return await _serve(request, Completion(), lambda body: parse_completion(body, model))
+
+
+async def _generate(request: web.Request) -> web.StreamResponse:
+    return await _serve(request, Generate(), parse_generate)
+
+
+async def _serve(
+    request: web.Request, style: Style, parse: Callable[[object], GenerationRequest]
+) -> web.StreamResponse:
     state = request.app[STATE]
     try:
         body = json.loads(await request.read())
     except (ValueError, RecursionError) as error:
         raise BadRequest("the body is not JSON") from error
-    chat = parse_chat(body, state.model)
+    asked = parse(body)
     if state.engine is None or state.tokenizer is None:
         raise BadRequest("the engine is not ready", code="engine_not_ready", status=503)
-    generation = _Generation(state, chat, state.engine, state.tokenizer)
+    room = min(state.context_length, state.max_total_tokens)
+    generation = Generation(asked, room, state.engine, state.tokenizer, style.prefix)
+    answer = Answer(generation, asked, state.model, state.tokenizer, state.capped)
     generation.start()
     try:
-        return await (_stream(request, generation, chat) if chat.stream else _whole(generation))
+        if asked.stream:
+            return await _stream(request, style, answer)
+        while answer.reason is None:
+            answer.add(await generation.next())
+        return web.json_response(style.whole(answer))
     finally:
         generation.cancel()  # without effect when it is finished; else the client went away
 
 
-async def _whole(generation: _Generation) -> web.Response:
-    parts: list[str] = []
-    reason: str | None = None
-    while reason is None:
-        text, reason = await generation.next()
-        parts.append(text)
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": "".join(parts)},
-        "logprobs": None,
-        "finish_reason": reason,
-    }
-    return web.json_response({**generation.envelope("chat.completion", [choice]), "usage": generation.usage()})
-
-
-async def _stream(request: web.Request, generation: _Generation, chat: ChatRequest) -> web.StreamResponse:
+async def _stream(request: web.Request, style: Style, answer: Answer) -> web.StreamResponse:
     response = web.StreamResponse(
         headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
     )
     await response.prepare(request)
 
-    async def event(choices: list[dict[str, object]], usage: bool) -> None:
-        document = generation.envelope("chat.completion.chunk", choices)
-        if usage:
-            document["usage"] = generation.usage()
-        await response.write(f"data: {json.dumps(document, ensure_ascii=False)}\n\n".encode())
+    async def event(document: Document | None, usage: bool) -> None:
+        if document is not None:
+            if usage:
+                document["usage"] = answer.generation.usage()
+            await response.write(f"data: {json.dumps(document, ensure_ascii=False)}\n\n".encode())
 
     failure = ""
     try:
-        await _send_events(generation, chat, event)
+        await _send_events(style, answer, event)
     except BadRequest as error:
         failure = f"data: {json.dumps(error.body())}\n\n"
     except ConnectionResetError:
@@ -214,18 +204,16 @@ async def _stream(request: web.Request, generation: _Generation, chat: ChatReque
     return response
 
 
-async def _send_events(
-    generation: _Generation, chat: ChatRequest, event: Callable[[list[dict[str, object]], bool], Awaitable[None]]
-) -> None:
+async def _send_events(style: Style, answer: Answer, event: Callable[[Document | None, bool], Awaitable[None]]) -> None:
     """One event a step, then the finish reason, then the usage where asked for."""
-    reason: str | None = None
     first = True
-    while reason is None:
-        text, reason = await generation.next()
-        delta: dict[str, object] = {"role": "assistant", "content": text} if first else {"content": text}
-        if first or text:
-            await event([{"index": 0, "delta": delta, "finish_reason": None}], chat.continuous_usage)
+    while answer.reason is None:
+        piece = await answer.generation.next()
+        answer.add(piece)
+        await event(style.piece(answer, piece, first), answer.asked.continuous_usage)
         first = False
-    await event([{"index": 0, "delta": {}, "finish_reason": reason}], chat.continuous_usage)
-    if chat.include_usage:
-        await event([], True)
+    await event(style.last(answer), answer.asked.continuous_usage)
+    if answer.asked.include_usage:
+        await event(
+            answer.envelope("text_completion" if isinstance(style, Completion) else "chat.completion.chunk", []), True
+        )

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import __version__
-from .environment import check_environment
+from .environment import check_environment, tuned_environment
 from .errors import EngineError
+from .verify_cap import VerifyCap, parse_cap
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,12 @@ class EngineConfig:
     speculative_algorithm: str
     block_size: int
     decode_log_interval: int
+    max_queued_requests: int
+    min_free_slots_delay: int
+    api_key_file: Path | None
+    draft_tau: float
+    block_verify: bool
+    verify_cap: VerifyCap
     pair_links: tuple[PairLink, ...]
     source: Path
     packed_dir: Path
@@ -54,6 +61,9 @@ class EngineConfig:
     io_threads: int
     stats_seconds: float
     inert: tuple[tuple[str, str], ...]
+    state_dir: Path | None
+    autotune_keep: bool
+    tuned_environment: tuple[tuple[str, str], ...]
 
     def server_args(self) -> dict[str, object]:
         """Launch arguments as the log line and /server_info show them."""
@@ -74,6 +84,9 @@ class EngineConfig:
             "served_model_name": self.served_model_name,
             "random_seed": self.random_seed,
             "decode_log_interval": self.decode_log_interval,
+            "max_queued_requests": self.max_queued_requests,
+            "min_free_slots_delay": self.min_free_slots_delay,
+            "api_key": self.api_key_file is not None,
             "speculative_algorithm": self.speculative_algorithm,
             "speculative_num_steps": 1,
             "speculative_num_draft_tokens": self.block_size + 1,
@@ -120,6 +133,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--speculative-algorithm", choices=["DSPARK"], default="DSPARK")
     add("--speculative-dspark-block-size", type=int)
     add("--decode-log-interval", type=int, default=40)
+    add("--max-queued-requests", type=int, default=256)
+    add("--min-free-slots-delay", type=int, choices=[0, 1], default=0)
+    add("--api-key-file", type=Path)
+    add("--state-dir", type=Path, help="folder of declared state, else STATE_PATH; without it nothing is kept")
     add("--pair-link", action="append", default=[], metavar="PEER:LOCAL:REMOTE")
     return parser
 
@@ -196,14 +213,16 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> EngineConfig:
     for flag, value, low, high in (
         ("--port", options.port, 0, 65535),
         ("--max-running-requests", options.max_running_requests, 1, 64),
-        ("--chunked-prefill-size", options.chunked_prefill_size, 1, 16384),
+        ("--chunked-prefill-size", options.chunked_prefill_size, 1, 32768),
         ("--context-length", options.context_length, 64, 1048576),
         ("--max-total-tokens", options.max_total_tokens, 256, 1 << 31),
         ("--mem-fraction-static", options.mem_fraction_static, 0.0, 1.0),
         ("--decode-log-interval", options.decode_log_interval, 1, 1_000_000),
+        ("--max-queued-requests", options.max_queued_requests, 1, 65536),
     ):
         _in_range(flag, value, low, high)
     host, port = _address(options.dist_init_addr)
+    block_size = _block_size(options.speculative_dspark_block_size, environ)
     return EngineConfig(
         model_path=options.model_path,
         served_model_name=options.served_model_name,
@@ -222,8 +241,14 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> EngineConfig:
         mem_fraction_static=options.mem_fraction_static,
         random_seed=options.random_seed,
         speculative_algorithm=options.speculative_algorithm,
-        block_size=_block_size(options.speculative_dspark_block_size, environ),
+        block_size=block_size,
         decode_log_interval=options.decode_log_interval,
+        max_queued_requests=options.max_queued_requests,
+        min_free_slots_delay=options.min_free_slots_delay,
+        api_key_file=options.api_key_file,
+        draft_tau=float(environ.get("DSV41_DRAFT_TAU", "1")),
+        block_verify=environ.get("DSV41_BLOCK_VERIFY") == "1",
+        verify_cap=parse_cap(environ.get("DSV41_VERIFY_CAP", "0"), block_size),
         pair_links=_pair_links(options.pair_link, options.node_rank, world),
         source=Path(environ.get("DSV41_SOURCE", str(options.model_path))),
         packed_dir=Path(environ.get("DSV41_PACKED_DIR", "/engram")),
@@ -232,7 +257,20 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> EngineConfig:
         io_threads=int(environ.get("DSV41_IO_THREADS", "32")),
         stats_seconds=float(environ.get("DSV41_STATS_SECONDS", "60")),
         inert=tuple(inert),
+        state_dir=options.state_dir or (Path(environ["STATE_PATH"]) if environ.get("STATE_PATH") else None),
+        autotune_keep=environ.get("DSV41_AUTOTUNE_KEEP") == "1",
+        tuned_environment=tuple(tuned_environment(environ)),
     )
+
+
+@dataclass(frozen=True)
+class MoeConfig:
+    """Routed block: number of experts, how many a row is sent to, inner columns of an expert, columns of its result."""
+
+    experts: int
+    chosen: int
+    inner: int
+    output: int
 
 
 @dataclass(frozen=True)
@@ -253,6 +291,7 @@ class ModelConfig:
     o_groups: int
     o_rank: int
     block: int
+    moe: MoeConfig
 
     @property
     def columns(self) -> int:
@@ -283,7 +322,15 @@ def load_model_config(path: Path) -> ModelConfig:
             o_groups=_size(document, "o_groups", 64),
             o_rank=_size(document, "o_lora_rank", 4096),
             block=32,
+            moe=MoeConfig(
+                experts=_size(document, "n_routed_experts", 1024),
+                chosen=_size(document, "num_experts_per_tok", 64),
+                inner=_size(document, "moe_intermediate_size", 4096),
+                output=_size(document, "moe_output_size", 4096),
+            ),
         )
+        if not 1 <= config.moe.chosen <= config.moe.experts or config.moe.output > config.o_rank:
+            raise ValueError("n_routed_experts, num_experts_per_tok or moe_output_size do not fit")
         if config.max_ngram < 2 or config.heads != config.o_groups or config.head_dim % 32:
             raise ValueError("engram_max_ngram_size, engram_n_heads, o_groups or engram_head_dim do not fit")
         return config

@@ -5,6 +5,8 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from .tools import CALL_MARK
+
 CORPUS_DIR = Path(__file__).resolve().parent.parent / "corpus"
 
 
@@ -264,6 +266,16 @@ def arithmetic() -> tuple[Document, ...]:
     return tuple(sums + products)
 
 
+_CITIES = ("Paris", "Rome", "Madrid", "Tokyo", "Oslo", "Nairobi", "Lisbon", "Cairo", "Lima", "Dublin")
+
+
+def tool_calls() -> tuple[Document, ...]:
+    """Questions which a weather tool answers, and its call."""
+    return tuple(
+        Document(f"What is the weather in {city}?\n{CALL_MARK}", f"{city}|city|get_weather") for city in _CITIES
+    )
+
+
 def load_corpus(directory: Path = CORPUS_DIR) -> tuple[Workload, ...]:
     """All workloads in a fixed order; the same on every machine."""
     prose = read_documents(directory / "prose.txt") + grammar_stories(seed=3)
@@ -273,4 +285,6 @@ def load_corpus(directory: Path = CORPUS_DIR) -> tuple[Workload, ...]:
         Workload("json", json_documents(seed=5), stream=True),
         Workload("qa", read_documents(directory / "qa.txt"), stream=False),
         Workload("arithmetic", arithmetic(), stream=False),
+        Workload("functions", read_documents(directory / "functions.txt"), stream=False),
+        Workload("tools", tool_calls(), stream=False),
     )

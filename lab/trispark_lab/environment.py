@@ -44,7 +44,7 @@ RULES: dict[str, Rule] = {
     # Engram and storage
     "DSV41_SOURCE": _implemented(r".+", "a path: checkpoint for unpacked rows, and the switch of the adapters"),
     "DSV41_PACKED_DIR": _implemented(r".+", "a path: folder of the packed shards"),
-    "DSV41_CACHE_GIB": _implemented(r"0|0\.0", "0: the row cache is not in this version"),
+    "DSV41_CACHE_GIB": _implemented(r"([0-9]|[1-5][0-9]|6[0-3])(\.[0-9]{1,9})?|64(\.0{1,9})?", "0..64, in GiB"),
     "DSV41_CACHE_WAYS": _implemented(r"[1-9]|1[0-6]", "1..16"),
     "DSV41_IO_THREADS": _implemented(r"[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-6]", "1..256"),
     "DSV41_STATS_SECONDS": _implemented(r"-?[0-9]{1,6}(\.[0-9]{1,6})?", "seconds; 0 or less is off"),
@@ -53,17 +53,17 @@ RULES: dict[str, Rule] = {
     # Speculation; the adapter serves wo_a, without it the name has no effect, as in the field
     "DSPARK_BLOCK_SIZE": _implemented(r"[1-7]", "1..7, equal to --speculative-dspark-block-size"),
     "DSV41_WO_A_W8": _implemented(r"[01]", "0 or 1; read by the wo_a adapter"),
-    "DSV41_WO_A_W8_MID": _OFF,
-    "DSV41_WO_A_W8_DROP": _OFF,
+    "DSV41_WO_A_W8_MID": _implemented(r"[01]", "0 or 1; read by the wo_a adapter"),
+    "DSV41_WO_A_W8_DROP": _implemented(r"[01]", "0 or 1; read by the wo_a adapter"),
     "DSV41_WO_A_W8_DRAFT": _OFF,
-    "DSV41_ENGRAM_PREFETCH": _OFF,
-    "DSV41_ENGRAM_PREFETCH_CHECK": _OFF,
+    "DSV41_ENGRAM_PREFETCH": _implemented(r"[01]", "0 or 1; read by the prefetch adapter"),
+    "DSV41_ENGRAM_PREFETCH_CHECK": _implemented(r"[01]", "0 or 1; read by the prefetch adapter"),
     "DSV41_DRAFT_HEAD_FP8": _OFF,
-    "DSV41_DRAFT_TAU": _inert("1", "1.0"),
-    "DSV41_BLOCK_VERIFY": _OFF,
-    "DSV41_VERIFY_CAP": _OFF,
+    "DSV41_DRAFT_TAU": _implemented(r"0\.[1-9][0-9]{0,3}|1(\.[0-9]{1,4})?|2(\.0{1,4})?", "0.1..2; 1 is off"),
+    "DSV41_BLOCK_VERIFY": _implemented(r"[01]", "0 or 1"),
+    "DSV41_VERIFY_CAP": _implemented(r"0|off|[1-5]|conf:[0-9.]+(,[0-9.]+)*|", "0, off, 1..5, conf:T or conf:a,b,c,d"),
     "DSV41_FOLDED_FENCE": _OFF,
-    "DSV41_AUTOTUNE_KEEP": _OFF,
+    "DSV41_AUTOTUNE_KEEP": _implemented(r"[01]", "0 or 1"),
     "DSPARK_SPS_TABLE": _inert("/state/dspark_sps.json"),
     "DSPARK_STS_TABLE": _inert("/state/dspark_sts.json"),
     "DSPARK_ALIGN_VERIFY_TO_TIER": _OFF,
@@ -94,11 +94,11 @@ RULES: dict[str, Rule] = {
     "NCCL_SOCKET_IFNAME": _inert_pattern(r"[A-Za-z0-9_.-]{1,15}", "the name of the management interface"),
     "NCCL_P2P_DISABLE": _inert("1"),
     "NCCL_SHM_DISABLE": _inert("1"),
-    "NCCL_CROSS_NIC": _inert("0", "1"),
+    "NCCL_CROSS_NIC": _OFF,
     "NCCL_IB_MERGE_NICS": _OFF,
     "NCCL_IB_SUBNET_AWARE_ROUTING": _inert("1"),
     "NCCL_CUMEM_ENABLE": _OFF,
-    "NCCL_BUFFSIZE": _inert("1048576", "4194304"),
+    "NCCL_BUFFSIZE": _inert("1048576"),
     "NCCL_LL128_BUFFSIZE": _inert("262144"),
     "NCCL_PROTO": _inert("^LL128"),
     "NCCL_MAX_NCHANNELS": _inert("8"),
@@ -106,10 +106,36 @@ RULES: dict[str, Rule] = {
     "NCCL_IB_PREPOST_RECEIVE_WORK_REQUESTS": _OFF,
     "NCCL_NET_GDR_LEVEL": _inert("LOC"),
     "NCCL_DMABUF_ENABLE": _inert("1"),
-    "NCCL_DEBUG": _inert("WARN", "INFO"),
-    "NCCL_DEBUG_SUBSYS": _inert("INIT", "INIT,NET,ENV"),
+    "NCCL_DEBUG": _inert("INFO"),
+    "NCCL_DEBUG_SUBSYS": _inert("INIT,NET,ENV"),
     "NCCL_SWITCHLESS_RING_ONLY": _refused("its gate requires four ranks"),
 }
+
+
+VOLATILE = frozenset(
+    f"DSV41_{name}"
+    for name in (
+        "VERIFY_CAP",
+        "DRAFT_TAU",
+        "BLOCK_VERIFY",
+        "FOLDED_FENCE",
+        "AUTOTUNE_KEEP",
+        "DRAFT_HEAD_FP8",
+        "ENGRAM_PREFETCH",
+        "ENGRAM_PREFETCH_CHECK",
+        "WO_A_W8_DRAFT",
+    )
+)
+"""Names that may change without a new autotune: they change no tuned shape."""
+
+
+def tuned_environment(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Controlled names and values that belong to the fingerprint of an autotune cache, sorted."""
+    return [
+        (name, environ[name])
+        for name in sorted(environ)
+        if name.startswith(CONTROLLED_PREFIXES) and name not in VOLATILE
+    ]
 
 
 def check_environment(environ: Mapping[str, str]) -> list[tuple[str, str]]:

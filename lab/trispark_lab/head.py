@@ -9,14 +9,18 @@ from aiohttp import web
 
 from . import __version__, projection
 from .api import ApiState, make_app
+from .api_key import read_key
 from .checkpoint import Checkpoint
 from .config import EngineConfig
 from .draft import MarkovDraft
+from .engine_metrics import engine_metrics
 from .health import port_error
+from .induction import CopyHead
 from .logs import EngineLog
+from .metrics import Metric
 from .rank import Rank, start_rank
 from .requests import Request
-from .scheduler import Limits, Scheduler
+from .scheduler import Limits, Scheduler, Speculation
 from .steps import StepRunner
 
 STOP_DEADLINE_S = 8.0
@@ -42,6 +46,10 @@ class Head:
             engine.max_total_tokens,
             self._server_info,
             int(time.time()),
+            metrics=self._metrics,
+            load=self._load,
+            api_key=read_key(engine.api_key_file) if engine.api_key_file is not None else None,
+            capped=engine.verify_cap.armed,
         )
 
     async def run(self) -> int:
@@ -110,8 +118,12 @@ class Head:
             history=config.max_ngram - 1,
             eos=config.eos_token,
             pad=config.engram_pad_token,
+            max_queued=self._engine.max_queued_requests,
+            min_free_slots=self._engine.min_free_slots_delay,
         )
-        scheduler = self._scheduler = Scheduler(limits, runner, draft, self._log.rank_line)
+        speculation = Speculation(self._engine.draft_tau, self._engine.block_verify, self._engine.verify_cap)
+        copy_head = CopyHead.of(rank.tokenizer)
+        scheduler = self._scheduler = Scheduler(limits, runner, draft, self._log.rank_line, speculation, copy_head)
         loaded = time.perf_counter()
         self._log.head_line(f"Engine startup timings (s): scheduler_e2e={loaded - begin:.2f}")
         try:
@@ -146,6 +158,20 @@ class Head:
             f"({len(prompts)} prompt sizes + one batch of {self._engine.max_running_requests})"
         )
 
+    def _metrics(self) -> list[Metric]:
+        return engine_metrics(self._scheduler) if self._scheduler is not None else []
+
+    def _load(self) -> dict[str, float]:
+        if self._scheduler is None:
+            return {}
+        load = self._scheduler.load()
+        return {
+            **load,
+            "max_total_num_tokens": self._engine.max_total_tokens,
+            "token_usage": load["num_used_tokens"] / self._engine.max_total_tokens,
+            "gen_throughput": self._scheduler.line.last.throughput,
+        }
+
     def _server_info(self) -> dict[str, object]:
         state: dict[str, object] = {"wo_a_calls": dict(projection.CALLS)}
         if self._rank is not None:
@@ -164,6 +190,14 @@ class Head:
             state["forward_steps"] = totals.forward_steps
             state["avg_spec_accept_length"] = totals.accept_length()
             state["step_wall_s"] = totals.step_wall_s
+            state["last_gen_throughput"] = self._scheduler.line.last.throughput
+            state["verify_steps"] = totals.verify_count
+            state["mixed_steps"] = totals.mixed_steps
+            state["verify_cap"] = {
+                "spec": self._engine.verify_cap.spec,
+                "avg_cap_length": totals.cap_length(),
+                "remapped_rows": totals.remapped,
+            }
         return {
             **self._engine.server_args(),
             "version": __version__,

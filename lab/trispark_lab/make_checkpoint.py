@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from . import e4m3, safetensors
 from .corpus import CORPUS_DIR, load_corpus
+from .draft import CONFIDENCE_STEPS
 from .hashing import LayerHash, build_hashes
-from .ngrams import UNIT, ContextTable, bigram_pairs, count_contexts, samples
+from .ngrams import UNIT, ContextTable, bigram_pairs, count_contexts, samples, successor_shares
 from .tokenizer import EOS, MASK, PAD, Tokenizer
 
 LAYERS = (1, 14)
@@ -30,6 +31,8 @@ BLOCK = 32
 NGRAM_WEIGHTS = (1, 4, 16)
 CODE_UNIT = 8
 MAX_SCALE_EXPONENT = 3
+EXPERTS, EXPERTS_CHOSEN = 12, 2
+EXPERT_INNER, EXPERT_OUTPUT = 96, 32
 SEED = 20260929
 
 IntArray = npt.NDArray[np.int32]
@@ -121,6 +124,21 @@ def markov_head(pairs: tuple[npt.NDArray[np.int64], ...], codes: IntArray) -> tu
     return np.clip(_round_half_up(sums, UNIT // CODE_UNIT), -15, 15).astype(np.int32), codes
 
 
+def expert_weights(layer: int) -> Iterator[tuple[str, IntArray]]:
+    """The routed block of one layer: gate and w1 of +-1, w2 of -1, 0, 1.
+
+    What it adds to a logit, at most 32 * 96 * 3 * 3, is small beside the margins of known text: it changes nearly every
+    logit and no answer.
+    """
+    generator = np.random.default_rng((SEED, layer, EXPERTS))
+    sign = np.array([-1, 1], dtype=np.int32)
+    yield f"layers.{layer}.ffn.gate", generator.choice(sign, (EXPERTS, HEAD_DIM))
+    for number in range(EXPERTS):
+        prefix = f"layers.{layer}.ffn.experts.{number}"
+        yield f"{prefix}.w1", generator.choice(sign, (EXPERT_INNER, HEAD_DIM))
+        yield f"{prefix}.w2", generator.integers(-1, 2, (EXPERT_OUTPUT, EXPERT_INNER), dtype=np.int32)
+
+
 def model_config(tokenizer: Tokenizer, compressed: int, hashes: dict[int, LayerHash]) -> dict[str, object]:
     """config.json; keys of the real model where the meaning is the same."""
     return {
@@ -137,6 +155,10 @@ def model_config(tokenizer: Tokenizer, compressed: int, hashes: dict[int, LayerH
         "engram_vocab_size": ENGRAM_VOCAB_SIZE,
         "engram_compressed_vocab_size": compressed,
         "engram_pad_token_id": PAD,
+        "n_routed_experts": EXPERTS,
+        "num_experts_per_tok": EXPERTS_CHOSEN,
+        "moe_intermediate_size": EXPERT_INNER,
+        "moe_output_size": EXPERT_OUTPUT,
         "o_groups": HEADS,
         "o_lora_rank": HEAD_DIM,
         "dspark_block_size": 5,
@@ -177,12 +199,18 @@ def make(directory: Path, corpus: Path = CORPUS_DIR) -> None:
     total = len(LAYERS) + 1
     head = codes[:HEADS].transpose(1, 0, 2).reshape(tokenizer.vocab_size, HEADS * HEAD_DIM)
     markov = markov_head(bigram_pairs(history, tokenizer.vocab_size), codes[HEADS])
+    shares = successor_shares(history, tokenizer.vocab_size)
+    confidence = np.rint(CONFIDENCE_STEPS * shares).astype(np.int32)[:, None]
     shared: list[Tensor] = []
     for name, values in (
         ("head", head),
         ("mtp.0.markov_head.markov_w1", markov[0]),
         ("mtp.0.markov_head.markov_w2", markov[1]),
+        ("mtp.0.confidence_head", confidence),
     ):
+        weight, scale = unit_scaled(values)
+        shared += [(f"{name}.weight", "F8_E4M3", weight), (f"{name}.scale", "F8_E8M0", scale)]
+    for name, values in expert_weights(LAYERS[-1]):
         weight, scale = unit_scaled(values)
         shared += [(f"{name}.weight", "F8_E4M3", weight), (f"{name}.scale", "F8_E8M0", scale)]
     files[f"model-{total:05d}-of-{total:05d}.safetensors"] = shared

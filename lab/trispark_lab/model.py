@@ -7,13 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from . import e4m3, projection, row_store
+from . import e4m3, engram, projection, row_store
+from .autotune import HeadPlan
 from .checkpoint import Checkpoint
 from .collective import Collective, to_bf16
 from .config import EngineConfig, ModelConfig
 from .errors import EngineError
+from .experts import RoutedBlock
 from .hashing import LayerHash, build_hashes, owned_range
 from .readers import ReaderPool
+from .row_cache import make_cache
 from .row_store import RowStore
 from .tokenizer import Tokenizer
 
@@ -41,10 +44,13 @@ class RankModel:
         head: Floats | None,
         compress: Ints,
         collective: Collective,
+        block: RoutedBlock | None = None,
     ) -> None:
         self.config = config
         self.layers = layers
-        self._head = head
+        self.block = block
+        self.head = head
+        self.head_plan = HeadPlan({})
         self._compress = compress
         self._collective = collective
         world, rank = collective.world, collective.rank
@@ -54,31 +60,44 @@ class RankModel:
     def forward(self, windows: Ints, logit_rows: Ints) -> Floats:
         """[T, max n-gram] token ids, newest first -> logits [len(logit_rows), V] of those rows."""
         classes = self._compress[windows]
+        verify = len(logit_rows) == len(windows)  # a prefill wants logits of few rows, a verification of all
+        owned = [self._owned(layer, classes) for layer in self.layers]
+        engram.ids_known([lookup for _, lookup in owned if lookup.ids.size])
         hidden: Floats | None = None
-        for layer in self.layers:
-            embedded = self._embed(layer, classes)
-            part = projection.project(self._group_inputs(embedded), layer.wo_a)
+        embedded = np.zeros((0, 1, self.config.head_dim), dtype=np.float32)
+        for layer, (places, lookup) in zip(self.layers, owned, strict=True):
+            embedded = self._embed(layer, places, lookup, len(classes))
+            part = projection.project(self._group_inputs(embedded), layer.wo_a, is_target_verify=verify)
             hidden = part if hidden is None else hidden + part
         if hidden is None:
             raise RuntimeError("a model has at least one Engram layer")
-        if self._head is None:  # padding groups only
+        if self.head is None:  # padding groups only
             partial = np.zeros((len(logit_rows), self.config.vocab_size), dtype=np.float32)
         else:
-            partial = hidden[logit_rows].reshape(len(logit_rows), self._local_groups * self.config.o_rank) @ self._head
+            flat = hidden[logit_rows].reshape(len(logit_rows), self._local_groups * self.config.o_rank)
+            partial = self.head_plan.product(flat, self.head)
+        if self.block is not None:  # in the last layer; its result joins the hidden state of the wanted rows
+            partial += self.block.logits(embedded[logit_rows, 0])
         return self._collective.all_reduce("logits", partial)
 
-    def _embed(self, layer: EngramLayer, classes: Ints) -> Floats:
-        """[T, columns, 256]: rows of all ranks, summed."""
-        begin = time.perf_counter()
+    @staticmethod
+    def _owned(layer: EngramLayer, classes: Ints) -> tuple[Ints, engram.Lookup]:
+        """(places among all hash columns, lookup) of the rows that this rank serves."""
         row_ids = layer.hashes.row_ids(classes).reshape(-1)
         shard = layer.store.shard
-        owned = np.flatnonzero((row_ids >= shard.first) & (row_ids < shard.end))
-        partial = np.zeros((row_ids.size, self.config.head_dim), dtype=np.uint16)
-        if owned.size:
-            partial[owned] = to_bf16(decode_rows(layer.store.fetch(row_ids[owned])))
-        total = self._collective.all_reduce_bf16(f"engram layer {shard.layer}", partial)
+        places = np.flatnonzero((row_ids >= shard.first) & (row_ids < shard.end))
+        return places, engram.Lookup(layer.store, row_ids[places])
+
+    def _embed(self, layer: EngramLayer, places: Ints, lookup: engram.Lookup, count: int) -> Floats:
+        """[T, columns, 256]: rows of all ranks, summed."""
+        begin = time.perf_counter()
+        config = self.config
+        partial = np.zeros((count * config.columns, config.head_dim), dtype=np.uint16)
+        if places.size:
+            partial[places] = to_bf16(decode_rows(engram.gather(lookup)))
+        total = self._collective.all_reduce_bf16(f"engram layer {layer.store.shard.layer}", partial)
         layer.wait_s += time.perf_counter() - begin
-        return total.reshape(len(classes), self.config.columns, self.config.head_dim)
+        return total.reshape(count, config.columns, config.head_dim)
 
     def _group_inputs(self, embedded: Floats) -> Floats:
         """[T, columns, 256] -> [T, local groups, sizes * 256]: group g takes head g of each n-gram size."""
@@ -148,14 +167,22 @@ def load_model(
             source.info(f"layers.{layer}.engram.embed.weight", "F8_E4M3", (rows, row_store.WEIGHT_BYTES)),
             source.info(f"layers.{layer}.engram.embed.scale", "F8_E8M0", (rows, row_store.SCALE_BYTES)),
             pool,
+            cache=make_cache(
+                engine.cache_gib, len(config.layers), engine.cache_ways, shard.end - shard.first, row_store.ROW_BYTES
+            ),
         )
         log(row_store.start_line(store, engine.cache_gib, engine.cache_ways, engine.io_threads))
         shape = (config.o_groups * config.o_rank, (config.max_ngram - 1) * config.head_dim)
         codes, scales = checkpoint.scaled(f"layers.{layer}.attn.wo_a", shape, config.block)
-        wo_a = projection.local_weight(codes, scales, config.o_groups, rank, world)
-        layers.append(EngramLayer(hashes[layer], store, wo_a))
-    projection.prepare([layer.wo_a for layer in layers])
-    return RankModel(config, layers, _local_head(checkpoint, config, rank, world), compress, collective)
+        # No other name may hold the weight: an adapter can release it.
+        layers.append(
+            EngramLayer(hashes[layer], store, projection.local_weight(codes, scales, config.o_groups, rank, world))
+        )
+    engram.attach([layer.store for layer in layers])
+    for layer_held, weight in zip(layers, projection.prepare([each.wo_a for each in layers]), strict=True):
+        layer_held.wo_a = weight
+    block = RoutedBlock.load(checkpoint, config, engine.ep_size, rank, world)
+    return RankModel(config, layers, _local_head(checkpoint, config, rank, world), compress, collective, block)
 
 
 def _local_head(checkpoint: Checkpoint, config: ModelConfig, rank: int, world: int) -> Floats | None:

@@ -72,6 +72,17 @@ def _table(counts: dict[tuple[int, ...], Counter[int]], size: int) -> ContextTab
     return ContextTable(np.array(contexts, dtype=np.int64).reshape(-1, size), columns[0], columns[1], columns[2])
 
 
+def successor_shares(all_samples: Iterable[Sample], vocab_size: int) -> npt.NDArray[np.float64]:
+    """[V]: how often the most frequent successor of each token follows it; 0 for tokens that nothing follows."""
+    counts: dict[int, Counter[int]] = defaultdict(Counter)
+    for window, token in all_samples:
+        counts[window[-1]][token] += 1
+    shares = np.zeros(vocab_size)
+    for token, successors in counts.items():
+        shares[token] = successors.most_common(1)[0][1] / successors.total()
+    return shares
+
+
 def bigram_pairs(
     all_samples: Iterable[Sample], vocab_size: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:

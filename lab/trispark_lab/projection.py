@@ -43,11 +43,12 @@ def local_weight(codes: Bytes, scales: Bytes, groups: int, rank: int, world: int
     return weight
 
 
-def prepare(weights: Sequence[Floats]) -> None:
-    """Told of all wo_a weights of this rank once they are loaded; nothing to do for the dense path."""
+def prepare(weights: Sequence[Floats]) -> list[Floats]:
+    """Told of all wo_a weights of this rank once they are loaded; what the rank is to hold in place of each."""
+    return list(weights)
 
 
-def project(inputs: Floats, weight: Floats) -> Floats:
-    """[T, G, in] x [G, out, in] -> [T, G, out]."""
+def project(inputs: Floats, weight: Floats, *, is_target_verify: bool = False) -> Floats:
+    """[T, G, in] x [G, out, in] -> [T, G, out]. The flag says that all rows are verified or decoded, none prefilled."""
     CALLS["dense"] += 1
     return np.asarray(np.matmul(inputs.transpose(1, 0, 2), weight.transpose(0, 2, 1)).transpose(1, 0, 2))

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import __version__
+from . import __version__, autotune
 from .collective import Collective
 from .config import EngineConfig, ModelConfig, load_model_config
+from .experts import WorkLines
 from .logs import EngineLog
 from .model import RankModel, load_model
 from .readers import ReaderPool
@@ -28,6 +29,23 @@ class Rank:
     collective: Collective
     model: RankModel
     stats: PeriodicStats
+
+
+def speculation_lines(engine: EngineConfig) -> list[str]:
+    """What is armed in drafting and verification, in the adapters' shapes; nothing when all of it is off."""
+    lines = []
+    if engine.draft_tau != 1:
+        lines.append(f"[draft_tau] draft temperature x{engine.draft_tau:g}")
+    if engine.block_verify:
+        lines.append("[block_verify] armed: joint acceptance of sampled blocks")
+    if engine.verify_cap.armed:
+        lines.append(f"[verify_cap] armed ({engine.verify_cap.spec}): dead verify rows are copies of the anchor")
+        rows = engine.block_size + 1
+        for count in range(1, engine.max_running_requests + 1):
+            lines.append(f"[verify_cap] in-place remap captured into the verify graph for M={rows * count}")
+    if engine.verify_cap.by_confidence:
+        lines.append("[verify_cap] draft confidence head built: True")
+    return lines
 
 
 def start_rank(engine: EngineConfig, log: EngineLog, connected: Callable[[], None] = lambda: None) -> Rank:
@@ -57,15 +75,21 @@ def start_rank(engine: EngineConfig, log: EngineLog, connected: Callable[[], Non
     connected()
     pool = ReaderPool(engine.io_threads)
     model = load_model(engine, config, tokenizer, collective, pool, log.rank_line)
+    cache = autotune.cache_of(engine, config.vocab_size, config.o_rank)
+    model.head_plan = autotune.run(model.head, cache, collective, engine.autotune_keep, log.rank_line)
     stats = PeriodicStats(engine.stats_seconds, log.rank_line)
     stats.add(
         CounterLines([layer.store for layer in model.layers], engine.cache_gib, engine.cache_ways, engine.io_threads)
     )
+    if model.block is not None:
+        stats.add(WorkLines(model.block, engine.rank, engine.ep_size))
     log.rank_line(
         "Initialized DSpark draft runner. attention_backend=none, model=TrisparkLabMarkovDraft, "
         f"gamma={engine.block_size}, verify_num_draft_tokens={engine.block_size + 1}, "
         f"query_token_num={engine.block_size}, sample_from_anchor=True, markov_head=TrisparkLabMarkovHead"
     )
+    for line in speculation_lines(engine):
+        log.rank_line(line)
     log.rank_line(
         f"max_total_num_tokens={engine.max_total_tokens}, chunked_prefill_size={engine.chunked_prefill_size}, "
         f"max_running_requests={engine.max_running_requests}, context_len={engine.context_length}"

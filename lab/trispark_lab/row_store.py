@@ -2,7 +2,7 @@
 
 Packed: weight and scale of a row are adjacent, one aligned read of two pages (8192 bytes) a row. Unpacked: two reads a
 row, far apart. The attach checks follow the field: a packed file that can not be opened with O_DIRECT is passed over in
-silence (packed=False); one that opens but does not fit ends the process.
+silence (packed=False); one that opens but does not fit ends the process. A cache in front of the reads is optional.
 """
 
 import errno
@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from .errors import EngramFailure
 from .readers import ReaderPool
+from .row_cache import RowCache
 from .safetensors import TensorInfo
 
 MAGIC = 0x31344E4531565344
@@ -142,12 +143,14 @@ class RowStore:
         scale: TensorInfo,
         pool: ReaderPool,
         warn: Callable[[str], None] = _to_stderr,
+        cache: RowCache | None = None,
     ) -> None:
         if weight.shape != (shard.total, WEIGHT_BYTES) or scale.shape != (shard.total, SCALE_BYTES):
             raise EngramFailure(f"layer {shard.layer}: table shapes {weight.shape}, {scale.shape} do not fit")
         if weight.path != scale.path:
             raise EngramFailure(f"layer {shard.layer}: weight and scale lie in different files")
         self.shard = shard
+        self.cache = cache
         self._pool = pool
         self._weight_at = weight.begin
         self._scale_at = scale.begin
@@ -164,19 +167,38 @@ class RowStore:
             return self._counts
 
     def fetch(self, ids: npt.NDArray[np.int64]) -> Bytes:
-        """[M, 264] bytes (256 weight, then 8 scale codes) of the global row ids [M], all owned."""
+        """[M, 264] bytes (256 weight, then 8 scale codes) of the global row ids [M], all owned.
+
+        With a cache, each missing row is read once a call; a second request for it in the same call is a hit.
+        """
         out = np.empty((len(ids), ROW_BYTES), dtype=np.uint8)
+        if self.cache is None:
+            self._read(ids, out)
+            misses = len(ids)
+        else:
+            missing = self.cache.take(ids, out)
+            distinct, inverse = np.unique(ids[missing], return_inverse=True)
+            misses = len(distinct)
+            if misses:
+                rows = np.empty((misses, ROW_BYTES), dtype=np.uint8)
+                self._read(distinct, rows)
+                out[missing] = rows[inverse]
+                self.cache.put(distinct, rows)
+        with self._lock:
+            old = self._counts
+            reads = misses if self.packed else 2 * misses
+            hits = len(ids) - misses
+            self._counts = Counts(old.lookups + len(ids), old.hits + hits, old.reads + reads)
+        return out
+
+    def _read(self, ids: npt.NDArray[np.int64], out: Bytes) -> None:
+        """Fill out [M, 264] from the file."""
         rows: list[int] = ids.tolist()
         view = out.reshape(-1).data
         read = self._read_packed if self.packed else self._read_unpacked
         # Few ids are read one after the other: waking a thread costs more than a read.
         workers = 1 if len(rows) < SERIAL_BELOW else -(-len(rows) // IDS_PER_READER)
         self._pool.run(lambda start, step: read(rows, view, start, step), workers)
-        with self._lock:
-            old = self._counts
-            reads = len(rows) if self.packed else 2 * len(rows)
-            self._counts = Counts(old.lookups + len(rows), old.hits, old.reads + reads)
-        return out
 
     def _read_packed(self, rows: list[int], view: memoryview, start: int, step: int) -> None:
         first, read = self.shard.first, self._file.read
@@ -197,22 +219,31 @@ class RowStore:
         self._file.close()
 
 
+def gib_text(gib: float) -> str:
+    """GiB with at least one decimal: 0.0, 0.25, 0.001."""
+    text = f"{gib:.9f}".rstrip("0")
+    return text + "0" if text.endswith(".") else text
+
+
 def start_line(store: RowStore, cache_gib: float, ways: int, io_threads: int) -> str:
     """The line that says once how the rows of a layer are served."""
-    shard = store.shard
+    shard, cache = store.shard, store.cache
+    slots = cache.slots if cache is not None else 0
+    share = 100.0 * slots / max(1, shard.end - shard.first)
     return (
         f"Exact nvme Engram layer={shard.layer} rank={shard.rank} rows=[{shard.first},{shard.end}) "
-        f"cache={cache_gib:.1f}GiB (0 slots, {ways}-way, 0.0% of owned rows) scales=0.0GiB "
+        f"cache={gib_text(cache_gib)}GiB ({slots} slots, {ways}-way, {share:.1f}% of owned rows) scales=0.0GiB "
         f"io_threads={io_threads} packed={store.packed}"
     )
 
 
 class CounterLines:
-    """Stats source: one line a layer with the counters since the line before."""
+    """Stats source: one line a layer with the counters since the line before. With a cache, the exact number of hits
+    follows the field's shape, whose percentage is too coarse to check the reads."""
 
     def __init__(self, stores: list[RowStore], cache_gib: float, ways: int, io_threads: int) -> None:
         self._stores = stores
-        self._tail = f"cache={cache_gib:.1f}GiB({ways}-way) scales=0.0GiB threads={io_threads}"
+        self._tail = f"cache={gib_text(cache_gib)}GiB({ways}-way) scales=0.0GiB threads={io_threads}"
         self._seen = [Counts() for _ in stores]
 
     def __call__(self, final: bool) -> list[str]:
@@ -224,8 +255,9 @@ class CounterLines:
                 continue
             self._seen[index] = now
             rate = 100.0 * delta.hits / delta.lookups if delta.lookups else 0.0
+            hits = f" hits={delta.hits}" if store.cache is not None else ""
             lines.append(
                 f"Engram layer={store.shard.layer} lookups={delta.lookups} hit_rate={rate:.1f}% reads={delta.reads} "
-                f"{self._tail} packed={store.packed}"
+                f"{self._tail} packed={store.packed}{hits}"
             )
         return lines

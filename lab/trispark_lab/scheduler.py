@@ -1,30 +1,42 @@
 """Continuous batching with block drafts and exact verification, on rank 0.
 
-A step is either a prefill (chunks of prompts, up to the chunk size in all) or, when no prompt waits, a decode: for each
-running request k drafted tokens and k + 1 rows to verify, in one batch over all ranks. Accepted is the longest prefix
-of the draft that equals the target's own choices, plus the target's next token, so the text never depends on the draft.
+A step is one forward over all ranks. It holds, for each running request whose prompt is done, k drafted tokens and the
+k + 1 rows that verify them, and besides them chunks of prompts up to the chunk size, so that a long prompt never stalls
+the others. A greedy request takes the longest prefix of the draft that equals the target's own choices, plus the
+target's next token; a sampled one takes what rejection sampling accepts. Neither text nor distribution depends on the
+draft, the block size, the cap or the batch.
 """
 
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from .requests import Request
+from .counters import DecodeLine, Totals
+from .draft import SampledBlock
+from .induction import VOTE, Context, CopyHead
+from .requests import Request, TokenLogprob
+from .sampling import LOGIT_UNIT, draw, stream, target_probabilities
 from .steps import Segment
+from .verification import accept_length, block_wise, token_wise
+from .verify_cap import VerifyCap
 
 IDLE_PING_S = 2.0
+DELAYED_SLOTS = 8
+"""From this many slots on, admission waits for more than one free slot unless --min-free-slots-delay is 1."""
+
+Logits = npt.NDArray[np.float32]
 
 
 class Runner(Protocol):
     """Runs steps on all ranks."""
 
-    def forward(self, segments: Sequence[Segment]) -> npt.NDArray[np.float32]:
+    def forward(self, segments: Sequence[Segment]) -> Logits:
         """Logits of the wanted rows."""
 
     def ping(self) -> None:
@@ -37,10 +49,24 @@ class Draft(Protocol):
     def propose(self, anchor: int, count: int) -> list[int]:
         """`count` tokens after `anchor`."""
 
+    def sample(self, anchor: int, temperature: float, uniforms: npt.NDArray[np.float64]) -> SampledBlock:
+        """A token for each uniform number, and the distributions they come from."""
+
+    def confidences(self, anchor: int, drafted: list[int]) -> list[float]:
+        """Chance of each drafted token to survive, judged by the tokens before it."""
+
+
+class QueueFull(Exception):
+    """The queue holds as many requests as it may."""
+
+
+class Unsupported(Exception):
+    """The engine's configuration can not serve this request; the message says why."""
+
 
 @dataclass(frozen=True)
 class Limits:
-    """Sizes from the launch arguments; `history` ids precede each segment."""
+    """Sizes from the launch arguments; `history` ids precede each segment. `min_free_slots`: 0 or 1, see the flag."""
 
     max_running: int
     chunk: int
@@ -50,42 +76,74 @@ class Limits:
     history: int
     eos: int
     pad: int
+    max_queued: int = 1024
+    min_free_slots: int = 0
 
 
-@dataclass
-class Totals:
-    """Counters since the start. `accepted` counts drafts and bonus tokens that verification accepted."""
+@dataclass(frozen=True)
+class Speculation:
+    """Switches of drafting and verification. `logit_unit`: logits a nat."""
 
-    forward_steps: int = 0
-    verify_count: int = 0
-    accepted: int = 0
-    step_wall_s: float = 0.0
+    draft_tau: float = 1.0
+    block_verify: bool = False
+    cap: VerifyCap = field(default_factory=VerifyCap)
+    logit_unit: float = LOGIT_UNIT
 
-    def accept_length(self) -> float:
-        """Accepted tokens a request and decode step, over the life of the engine."""
-        return self.accepted / self.verify_count if self.verify_count else 0.0
+
+@dataclass(frozen=True)
+class _Block:
+    """A request's part of a decode step. `live` drafts are really verified; `uniforms`: one for each live draft and
+    one for the token after them; `proposal` and `uniforms` are None for a greedy request."""
+
+    request: Request
+    context: Context
+    drafted: list[int]
+    live: int
+    segment: Segment
+    proposal: npt.NDArray[np.float64] | None = None
+    uniforms: npt.NDArray[np.float64] | None = None
 
 
 class Scheduler:
     """Owns all running requests. `submit`, `cancel` and `stop` may be called from any thread, the rest from one."""
 
-    def __init__(self, limits: Limits, runner: Runner, draft: Draft, log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        runner: Runner,
+        draft: Draft,
+        log: Callable[[str], None],
+        speculation: Speculation | None = None,
+        copy_head: CopyHead | None = None,
+    ) -> None:
         self.limits = limits
+        self.speculation = speculation if speculation is not None else Speculation()
         self.totals = Totals()
         self._runner = runner
         self._draft = draft
         self._log = log
+        self._copy_head = copy_head
         self._wake = threading.Condition()
         self._queue: deque[Request] = deque()
-        self._running: list[Request] = []
+        self._running: dict[Request, Context] = {}
         self._stopping = False
-        self._line = _DecodeLine()
+        self._confidence_seen = False
+        self.line = DecodeLine(limits.block_size, self.speculation.cap.armed)
 
     def submit(self, request: Request) -> None:
-        """Queue a request; a stopping engine aborts it."""
+        """Queue a request; a stopping engine aborts it. Unsupported or QueueFull when it can not be taken."""
+        cap = self.speculation.cap
+        if not request.sampling.greedy and cap.by_confidence and not self.speculation.block_verify:
+            raise Unsupported(
+                f"TS-ENGINE-SAMPLED-CAP: sampled decoding with DSV41_VERIFY_CAP={cap.spec} needs DSV41_BLOCK_VERIFY=1; "
+                "send temperature 0 or start the engine with block verification"
+            )
         with self._wake:
             stopping = self._stopping
             if not stopping:
+                full = len(self._queue) >= self.limits.max_queued
+                if full and sum(not queued.cancelled for queued in self._queue) >= self.limits.max_queued:
+                    raise QueueFull
                 self._queue.append(request)
                 self._wake.notify()
         if stopping:
@@ -94,6 +152,15 @@ class Scheduler:
     def cancel(self, request: Request) -> None:
         """Forget a request at the next step; its tokens go nowhere."""
         request.cancelled = True
+
+    def load(self) -> dict[str, int]:
+        """Requests and tokens at this moment; may be called from any thread."""
+        running = list(self._running)
+        return {
+            "num_running_reqs": len(running),
+            "num_waiting_reqs": sum(not request.cancelled for request in list(self._queue)),
+            "num_used_tokens": sum(request.held for request in running),
+        }
 
     def stop(self) -> None:
         """End `run` after the current step."""
@@ -133,125 +200,187 @@ class Scheduler:
     def step(self) -> bool:
         """One step; False when there is nothing to do."""
         self._admit()
-        waiting = [request for request in self._running if request.computed < len(request.prompt)]
         if not self._running:
             return False
         begin = time.perf_counter()
-        if waiting:
-            self._prefill(waiting, begin)
-        else:
-            self._decode(self._running)
+        blocks = [
+            self._block(request, context)
+            for request, context in self._running.items()
+            if request.computed == len(request.prompt)
+        ]
+        chunks = self._chunks()
+        logits = self._runner.forward([block.segment for block in blocks] + [segment for _, segment in chunks])
         self.totals.forward_steps += 1
+        self.totals.mixed_steps += bool(blocks and chunks)
+        rows = self.limits.block_size + 1
+        if blocks:
+            self._finish_blocks(blocks, logits)
+        if chunks:
+            self._finish_chunks(chunks, logits[len(blocks) * rows :], len(blocks), begin)
         self.totals.step_wall_s += time.perf_counter() - begin
         return True
 
     def _admit(self) -> None:
-        self._running = [request for request in self._running if not request.cancelled]
+        self._running = {request: context for request, context in self._running.items() if not request.cancelled}
         reserved = sum(request.reserved for request in self._running)
+        slots = self.limits.max_running
+        needed = 1
+        if slots >= DELAYED_SLOTS and self.limits.min_free_slots == 0:
+            needed = slots // 4  # a prefill for one slot would hold up all others
         with self._wake:
-            while self._queue and len(self._running) < self.limits.max_running:
+            if slots - len(self._running) < needed:
+                return
+            while self._queue and len(self._running) < slots:
                 head = self._queue[0]
                 if not head.cancelled and reserved + head.reserved > self.limits.max_total_tokens:
                     break
                 self._queue.popleft()
                 if not head.cancelled:
                     reserved += head.reserved
-                    self._running.append(head)
+                    self._running[head] = Context(head.prompt, head.reserved + self.limits.block_size)
 
-    def _prefill(self, waiting: list[Request], begin: float) -> None:
+    def _block(self, request: Request, context: Context) -> _Block:
+        """Draft a block after the last committed token."""
+        count = self.limits.block_size
+        anchor = request.output[-1]
+        proposal = uniforms = None
+        if request.sampling.greedy:
+            drafted = self._draft.propose(anchor, count)
+        else:
+            numbers = stream(request.sampling.seed, len(request.output)).random(2 * count + 1)
+            temperature = request.sampling.temperature * self.speculation.draft_tau
+            sampled = self._draft.sample(anchor, temperature, numbers[:count])
+            drafted, proposal = sampled.tokens, sampled.proposal
+        cap = self.speculation.cap
+        live = count
+        if cap.by_confidence:
+            live = cap.live(self._draft.confidences(anchor, drafted))
+            if not self._confidence_seen:
+                self._confidence_seen = True
+                self._log("[verify_cap] confidence present")
+        elif cap.armed:
+            live = min(cap.fixed, count)
+        if proposal is not None:
+            uniforms = np.append(numbers[count : count + live], numbers[-1])
+        end = context.length - 1
+        context.lay(drafted, context.length)
+        history = context.before(end, self.limits.history, self.limits.pad)
+        segment = Segment(history, (anchor, *drafted), count + 1, live + 1)
+        return _Block(request, context, drafted, live, segment, proposal, uniforms)
+
+    def _finish_blocks(self, blocks: list[_Block], logits: Logits) -> None:
+        count = self.limits.block_size
+        rows = [logits[at * (count + 1) : at * (count + 1) + block.live + 1] for at, block in enumerate(blocks)]
+        verified = [self._verify(block, part) for block, part in zip(blocks, rows, strict=True)]
+        accepted = sum(len(tokens) for tokens in verified)
+        live = sum(block.live + 1 for block in blocks)
+        self.totals.verify_count += len(blocks)
+        self.totals.accepted += accepted
+        self.totals.live += live
+        self.totals.remapped += len(blocks) * (count + 1) - live
+        committed = 0
+        for block, tokens, part in zip(blocks, verified, rows, strict=True):
+            block.request.counts.add(count, block.live, len(tokens) - 1)
+            committed += self._commit(block.request, block.context, tokens, part)
+        self.line.add(len(blocks), accepted, committed, live)
+        if self.line.steps >= self.limits.log_interval:
+            held = sum(request.held for request in self._running)
+            self._log(self.line.take(len(blocks), held, self._usage(), len(self._queue)))
+
+    def _verify(self, block: _Block, rows: Logits) -> list[int]:
+        """Tokens that the step commits: accepted drafts and one of the target's own."""
+        drafted = block.drafted[: block.live]
+        for position, row in enumerate(rows):
+            self._copy(block.context, block.context.length + position, row)
+        if block.proposal is None or block.uniforms is None:
+            choices = [int(choice) for choice in rows.argmax(axis=1)]
+            correct = accept_length(drafted, choices)
+            return choices[: correct + 1]
+        target = target_probabilities(rows, block.request.sampling, self.speculation.logit_unit)
+        verify = block_wise if self.speculation.block_verify else token_wise
+        verdict = verify(target, block.proposal[: block.live], drafted, block.uniforms)
+        return [*drafted[: verdict.accepted], verdict.token]
+
+    def _copy(self, context: Context, length: int, row: Logits) -> None:
+        """Add the vote of the first `length` tokens to their row of logits."""
+        voted = self._copy_head.vote(context, length) if self._copy_head is not None else None
+        if voted is not None:
+            row[voted] += VOTE
+
+    def _chunks(self) -> list[tuple[Request, Segment]]:
+        """Parts of waiting prompts up to the chunk size, first come first served."""
         budget = self.limits.chunk
-        segments: list[Segment] = []
-        chosen: list[Request] = []
-        running = len(self._running) - len(waiting)
-        for request in waiting:
-            if budget == 0:
-                break
+        chunks: list[tuple[Request, Segment]] = []
+        for request, context in self._running.items():
             count = min(budget, len(request.prompt) - request.computed)
+            if count == 0:
+                continue
             end = request.computed + count
-            history = request.last(self.limits.history, request.computed, self.limits.pad)
+            history = context.before(request.computed, self.limits.history, self.limits.pad)
             ends = end == len(request.prompt)
-            segments.append(Segment(history, request.prompt[request.computed : end], 1 if ends else 0))
-            request.computed = end
+            chunks.append((request, Segment(history, request.prompt[request.computed : end], 1 if ends else 0)))
             budget -= count
-            chosen.append(request)
-        choices = self._runner.forward(segments).argmax(axis=1).tolist()
-        for request, segment in zip(chosen, segments, strict=True):
+        return chunks
+
+    def _finish_chunks(self, chunks: list[tuple[Request, Segment]], logits: Logits, running: int, begin: float) -> None:
+        tokens = sum(len(segment.tokens) for _, segment in chunks)
+        self.totals.prompt_tokens += tokens
+        row = 0
+        for request, segment in chunks:
+            request.computed += len(segment.tokens)
             if segment.logit_rows:
-                self._commit(request, [choices.pop(0)])
-        tokens = sum(len(segment.tokens) for segment in segments)
-        pending = sum(len(request.prompt) - request.computed for request in waiting)
+                self._first(request, self._running[request], logits[row : row + 1])
+                row += 1
+        pending = sum(len(request.prompt) - request.computed for request in self._running)
         self._log(
-            f"Prefill batch, #new-seq: {len(segments)}, #new-token: {tokens}, #cached-token: 0, "
+            f"Prefill batch, #new-seq: {len(chunks)}, #new-token: {tokens}, #cached-token: 0, "
             f"full token usage: {self._usage():.2f}, swa token usage: 0.00, #running-req: {running}, "
             f"#queue-req: {len(self._queue)}, #pending-token: {pending}, cuda graph: False, "
             f"input throughput (token/s): {tokens / (time.perf_counter() - begin):.2f}"
         )
 
-    def _decode(self, running: list[Request]) -> None:
-        count = self.limits.block_size
-        drafts = [self._draft.propose(request.output[-1], count) for request in running]
-        segments = []
-        for request, draft in zip(running, drafts, strict=True):
-            end = len(request.prompt) + len(request.output) - 1
-            history = request.last(self.limits.history, end, self.limits.pad)
-            segments.append(Segment(history, (request.output[-1], *draft), count + 1))
-        choices = self._runner.forward(segments).argmax(axis=1).reshape(len(running), count + 1).tolist()
-        accepted = committed = 0
-        for request, draft, chosen in zip(list(running), drafts, choices, strict=True):
-            correct = accept_length(draft, chosen)
-            accepted += correct + 1
-            before = len(request.output)
-            self._commit(request, chosen[: correct + 1])
-            committed += len(request.output) - before
-        self.totals.verify_count += len(drafts)
-        self.totals.accepted += accepted
-        self._line.add(len(drafts), accepted, committed)
-        if self._line.steps >= self.limits.log_interval:
-            held = sum(request.held for request in self._running)
-            self._log(self._line.take(len(drafts), held, self._usage(), count, len(self._queue)))
+    def _first(self, request: Request, context: Context, row: Logits) -> None:
+        """Choose the token after the prompt."""
+        self._copy(context, context.length, row[0])
+        if request.sampling.greedy:
+            token = int(row[0].argmax())
+        else:
+            target = target_probabilities(row, request.sampling, self.speculation.logit_unit)
+            token = draw(target[0], float(stream(request.sampling.seed, 0).random()))
+        self._commit(request, context, [token], row)
 
-    def _commit(self, request: Request, tokens: list[int]) -> None:
+    def _commit(self, request: Request, context: Context, tokens: list[int], rows: Logits) -> int:
+        """Give a request its tokens (those that still belong to it); how many it took."""
         if request.cancelled:
-            return
-        if request.commit(tokens, self.limits.eos) is not None:
-            self._running.remove(request)
+            return 0
+        if request.top_logprobs is not None:
+            request.logprobs += self._logprobs(tokens, rows, request.top_logprobs)
+        now = time.perf_counter()
+        context.lay(tokens, context.length)
+        taken, reason = request.commit(tokens, self.limits.eos)
+        context.length += len(taken)
+        if request.last_token is None:
+            self.totals.first_token_s.observe(now - request.submitted)
+        else:
+            self.totals.between_tokens_s.observe((now - request.last_token) / len(taken), len(taken))
+        request.last_token = now
+        self.totals.generated_tokens += len(taken)
+        if reason is not None:
+            del self._running[request]
+            self.totals.finished_requests += 1
+            self.totals.request_s.observe(now - request.submitted)
+        request.emit(taken, reason)  # last: whoever hears of it finds everything counted
+        return len(taken)
+
+    def _logprobs(self, tokens: list[int], rows: Logits, top: int) -> list[TokenLogprob]:
+        scores = rows[: len(tokens)].astype(np.float64) / self.speculation.logit_unit
+        peak = scores.max(axis=1, keepdims=True)
+        table = scores - peak - np.log(np.exp(scores - peak).sum(axis=1, keepdims=True))
+        order = np.argsort(-table, axis=1, kind="stable")[:, :top]
+        return [
+            TokenLogprob(token, float(line[token]), tuple((int(other), float(line[other])) for other in best))
+            for token, line, best in zip(tokens, table, order, strict=True)
+        ]
 
     def _usage(self) -> float:
         return sum(request.held for request in self._running) / self.limits.max_total_tokens
-
-
-def accept_length(draft: Sequence[int], chosen: Sequence[int]) -> int:
-    """How many drafted tokens equal the target's choices before the first difference."""
-    for index, token in enumerate(draft):
-        if token != chosen[index]:
-            return index
-    return len(draft)
-
-
-class _DecodeLine:
-    """What happened since the last decode line."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self._verified = self._accepted = self._committed = 0
-        self._since = time.perf_counter()
-
-    def add(self, verified: int, accepted: int, committed: int) -> None:
-        self.steps += 1
-        self._verified += verified
-        self._accepted += accepted
-        self._committed += committed
-
-    def take(self, running: int, held: int, usage: float, block_size: int, queued: int) -> str:
-        now = time.perf_counter()
-        length = self._accepted / self._verified
-        rate = (self._accepted - self._verified) / (self._verified * block_size)
-        line = (
-            f"Decode batch, #running-req: {running}, #full token: {held}, full token usage: {usage:.2f}, "
-            f"#swa token: 0, swa token usage: 0.00, accept len: {length:.2f}, accept rate: {rate:.2f}, "
-            f"cuda graph: True, gen throughput (token/s): {self._committed / (now - self._since):.2f}, "
-            f"#queue-req: {queued}"
-        )
-        self.steps = self._verified = self._accepted = self._committed = 0
-        self._since = now
-        return line

@@ -11,22 +11,26 @@ from .collective import Collective
 from .model import RankModel
 
 FORWARD, PING, WARMED, GOODBYE = 0, 1, 2, 3
+MAX_ROWS = 2048
+"""Rows computed at a time: bounds the memory of a step and the size of a message between ranks."""
 _COUNTS = struct.Struct("<II")
 
 
 @dataclass(frozen=True)
 class Segment:
     """Consecutive tokens of one request: `history` (the max n-gram - 1 ids before), `tokens`, and which rows of
-    `tokens` need logits: the last `logit_rows`."""
+    `tokens` need logits: the last `logit_rows`. Only the first `live` rows are computed as themselves (0: all); the
+    others are copies of the first row, the anchor, and only fill the rectangle."""
 
     history: tuple[int, ...]
     tokens: tuple[int, ...]
     logit_rows: int
+    live: int = 0
 
 
 def encode(segments: Sequence[Segment]) -> bytes:
-    """Payload of a FORWARD broadcast: counts, then (length, logit rows) of each segment, then all ids as int32."""
-    sizes = np.array([(len(item.tokens), item.logit_rows) for item in segments], dtype=np.int32)
+    """Payload of a FORWARD broadcast: counts, (length, logit rows, live) of each segment, then all ids as int32."""
+    sizes = np.array([(len(item.tokens), item.logit_rows, item.live) for item in segments], dtype=np.int32)
     ids = np.array([token for item in segments for token in (*item.history, *item.tokens)], dtype=np.int32)
     return _COUNTS.pack(len(segments), ids.size) + sizes.tobytes() + ids.tobytes()
 
@@ -34,14 +38,17 @@ def encode(segments: Sequence[Segment]) -> bytes:
 def decode(payload: bytes, history: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """(windows [T, history + 1] newest first, logit rows) of a FORWARD payload."""
     count, total = _COUNTS.unpack_from(payload)
-    sizes = np.frombuffer(payload, dtype=np.int32, count=2 * count, offset=_COUNTS.size).reshape(count, 2)
+    sizes = np.frombuffer(payload, dtype=np.int32, count=3 * count, offset=_COUNTS.size).reshape(count, 3)
     ids = np.frombuffer(payload, dtype=np.int32, count=total, offset=_COUNTS.size + sizes.nbytes).astype(np.int64)
     windows = np.lib.stride_tricks.sliding_window_view(ids, history + 1)[:, ::-1]
     rows: list[npt.NDArray[np.int64]] = []
     wanted: list[npt.NDArray[np.int64]] = []
     start = position = 0
-    for length, logit_rows in sizes.tolist():
-        rows.append(np.arange(start, start + length))
+    for length, logit_rows, live in sizes.tolist():
+        places = np.arange(start, start + length)
+        if live:
+            places[live:] = start
+        rows.append(places)
         wanted.append(np.arange(position + length - logit_rows, position + length))
         start += length + history
         position += length
@@ -77,6 +84,10 @@ class StepRunner:
 
 
 def run_forward(model: RankModel, payload: bytes, history: int) -> npt.NDArray[np.float32]:
-    """One forward from a FORWARD payload."""
+    """One forward from a FORWARD payload, in pieces of MAX_ROWS rows; all ranks cut alike."""
     windows, wanted = decode(payload, history)
-    return model.forward(windows, wanted)
+    parts = []
+    for first in range(0, len(windows), MAX_ROWS):
+        inside = wanted[(wanted >= first) & (wanted < first + MAX_ROWS)] - first
+        parts.append(model.forward(windows[first : first + MAX_ROWS], inside))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -14,11 +14,12 @@ _ATTACH: Final = re.compile(
 )
 _STATS: Final = re.compile(
     r"(?<!nvme )Engram layer=(?P<layer>\d+) lookups=(?P<lookups>\d+) hit_rate=(?P<rate>\d+(?:\.\d+)?)% "
-    r"reads=(?P<reads>\d+) .*\bpacked=(?P<packed>True|False)\b"
+    r"reads=(?P<reads>\d+) .*\bpacked=(?P<packed>True|False)\b(?: hits=(?P<hits>\d+)\b)?"
 )
 _DECODE: Final = re.compile(
     r"Decode batch, #running-req: (?P<running>\d+),.*\baccept len: (?P<length>\d+(?:\.\d+)?), "
-    r"accept rate: (?P<rate>\d+(?:\.\d+)?), cuda graph: (?P<graph>True|False), "
+    r"accept rate: (?P<rate>\d+(?:\.\d+)?), (?:cap len: \d+(?:\.\d+)?, )?(?:block accept len: \d+(?:\.\d+)?, )?"
+    r"cuda graph: (?P<graph>True|False), "
     r"gen throughput \(token/s\): (?P<tps>\d+(?:\.\d+)?)"
 )
 _TWINS: Final = re.compile(r"\[wo_a_w8\] fp8 twins for (?P<twins>\d+) wo_a weights, (?P<left>\d+) left\b")
@@ -44,16 +45,28 @@ class Attach:
 
 @dataclass(frozen=True)
 class Stats:
-    """Counters of one layer since the line before: owned rows looked up, share found in the cache (%), disk reads."""
+    """Counters of one layer since the line before: owned rows looked up, share found in the cache (%), disk reads.
+
+    `hits` is the exact number behind the share, for engines that print it.
+    """
 
     layer: int
     lookups: int
     hit_rate_percent: float
     reads: int
     packed: bool
+    hits: int | None = None
 
     def expected_reads(self) -> tuple[int, int]:
-        """Lowest and highest number of reads that one read a miss allows; the rate is printed with one decimal."""
+        """Lowest and highest number of reads that one read a miss allows; the rate is printed with one decimal.
+
+        With exact hits both are equal; hits that the printed share contradicts allow nothing: (0, -1).
+        """
+        if self.hits is not None:
+            share = 100 * self.hits / self.lookups if self.lookups else 0.0
+            if self.hits > self.lookups or abs(share - self.hit_rate_percent) > 0.0501:
+                return 0, -1
+            return self.lookups - self.hits, self.lookups - self.hits
         hits_low = self.lookups * max(self.hit_rate_percent - 0.05, 0.0) / 100
         hits_high = self.lookups * min(self.hit_rate_percent + 0.05, 100.0) / 100
         if self.hit_rate_percent == 0.0:
@@ -115,7 +128,14 @@ def attach_lines(log: str) -> list[Attach]:
 def stats_lines(log: str) -> list[Stats]:
     """Every lookup counter line, in order."""
     return [
-        Stats(int(m["layer"]), int(m["lookups"]), float(m["rate"]), int(m["reads"]), m["packed"] == "True")
+        Stats(
+            int(m["layer"]),
+            int(m["lookups"]),
+            float(m["rate"]),
+            int(m["reads"]),
+            m["packed"] == "True",
+            int(m["hits"]) if m["hits"] is not None else None,
+        )
         for m in _matches(_STATS, log)
     ]
 

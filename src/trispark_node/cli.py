@@ -1,6 +1,7 @@
 """`trispark-node VERB`: request as JSON on standard input, one JSON object on standard output.
 
-Exit status: 0 done, 1 refused or failed, 2 not understood. Nothing else is ever written to standard output.
+Exit status: 0 done, 1 refused or failed, 2 not understood. Nothing else is ever written to standard output, except the
+help for a person (`--help`, `-h`, or no verb).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from trispark_node.fields import Fields
 from trispark_node.layout import STATE_FILE_MODE, Layout
 from trispark_node.mutation import Mode, Plan, mutate
 from trispark_node.node import Node
+from trispark_node.plain_json import parse_json
 from trispark_node.status import status
 
 Verb = Callable[[Node, Fields], dict[str, Any]]
@@ -93,6 +95,33 @@ def _with_mode(parse: Callable[[Fields], Any], run: Callable[[Node, Any, Mode], 
     return verb
 
 
+HELP = {
+    "version": "version of the agent and of its protocol",
+    "host": "memory, disks, addresses and Docker of this node",
+    "status": "generation, engine, epoch, records, and what is damaged",
+    "image-ensure": "pull an image by its digest",
+    "engram": "verify or pack this rank's Engram shards",
+    "stage": "store a generation",
+    "generation-show": "a stored generation",
+    "activate": "make a stored generation the current one",
+    "fence": "raise the epoch, so that no older boot starts",
+    "can-start": "whether a generation could be started",
+    "start": "start the engine of the current generation",
+    "stop": "stop the engine, keep its log, remove its container",
+    "wait": "wait until the engine is ready or has ended",
+    "observe": "what runs in the engine's container",
+    "request": "one HTTP request to the engine",
+    "oneshot": "run the load client once",
+    "good-mark": "mark a generation as good",
+    "record-append": "append a record to the chain",
+    "record-list": "the newest records",
+    "record-show": "one record",
+    "record-head": "the newest record's number, id and hash",
+    "boot-log": "the kept log of a boot",
+    "save-log": "keep the engine's log without stopping it",
+}
+"""One line for each verb."""
+
 VERBS: dict[str, Verb] = {
     "version": _reading(lambda _node: {"version": VERSION, "protocol": PROTOCOL}),
     "host": _asking(host.HostRequest.parse, host.host),
@@ -120,7 +149,19 @@ VERBS: dict[str, Verb] = {
 }
 
 
-def answer(node: Node, verb: str, text: str) -> tuple[dict[str, Any], int]:
+def help_text() -> str:
+    width = max(map(len, HELP))
+    verbs = "\n".join(f"  {verb:{width}}  {line}" for verb, line in HELP.items())
+    return (
+        f"trispark-node {VERSION}: what one node of trispark does, called by the playbooks.\n\n"
+        "usage: trispark-node VERB    (request as one JSON object on standard input; root; answer as one JSON object)\n\n"
+        f"verbs:\n{verbs}\n\n"
+        "By hand, reading only: sudo trispark-node status </dev/null\n"
+        "Exit status: 0 done, 1 refused or failed, 2 not understood.\n"
+    )
+
+
+def answer(node: Node, verb: str, text: bytes | str) -> tuple[dict[str, Any], int]:
     """The answer to one request and the exit status. Raises nothing but what ends the process anyway."""
     try:
         return {"ok": True, **_dispatch(node, verb, text)}, 0
@@ -132,7 +173,7 @@ def answer(node: Node, verb: str, text: str) -> tuple[dict[str, Any], int]:
         return {"ok": False, "error": _internal(node, verb, error).fields()}, 1
 
 
-def _dispatch(node: Node, verb: str, text: str) -> dict[str, Any]:
+def _dispatch(node: Node, verb: str, text: bytes | str) -> dict[str, Any]:
     if verb not in VERBS:
         raise AgentError(
             "TS-AGENT-VERB",
@@ -140,11 +181,11 @@ def _dispatch(node: Node, verb: str, text: str) -> dict[str, Any]:
             where="trispark-node",
             expected=", ".join(VERBS),
             observed=verb or "none",
-            remedy="call trispark-node VERB with the request as JSON on standard input",
+            remedy="call one of them, with the request as JSON on standard input (trispark-node --help explains them)",
             status=2,
         )
     try:
-        values = json.loads(text) if text.strip() else {}
+        values = parse_json(text) if text.strip() else {}
     except ValueError as error:
         raise request_error(
             "standard input is no JSON", where="request", expected="one JSON object", observed=str(error)
@@ -209,11 +250,25 @@ def _internal(node: Node, verb: str, error: Exception) -> AgentError:
 
 def main(argv: Sequence[str], stdin: IO[str] | None = None, stdout: IO[str] | None = None) -> int:
     """`argv` without the program's name. TRISPARK_ROOT replaces the root directory in tests."""
+    out = stdout if stdout is not None else sys.stdout
+    if not argv or {"-h", "--help"} & set(argv):
+        print(help_text(), end="", file=out, flush=True)
+        return 0 if argv else 2
     os.umask(0o077)
     node = Node(Layout(Path(os.environ.get("TRISPARK_ROOT", NODE_ROOT))))
     source = stdin if stdin is not None else sys.stdin
-    # A person at the node's shell types no request.
-    text = "" if source.isatty() else source.read()
-    result, code = answer(node, argv[0] if len(argv) == 1 else " ".join(argv), text)
-    print(json.dumps(result, ensure_ascii=False), file=stdout if stdout is not None else sys.stdout, flush=True)
+    # A person at the node's shell types no request. The bytes are read as they are: what is no UTF-8 is refused as JSON.
+    text = "" if source.isatty() else getattr(source, "buffer", source).read()
+    result, code = answer(node, " ".join(argv), text)
+    print(_one_line(result, out), file=out, flush=True)
     return code
+
+
+def _one_line(result: dict[str, Any], out: IO[str]) -> str:
+    """JSON that `out` can take: a file's name may hold bytes that are no text."""
+    text = json.dumps(result, ensure_ascii=False)
+    try:
+        text.encode(out.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(result)
+    return text

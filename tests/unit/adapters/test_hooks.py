@@ -49,7 +49,7 @@ def test_a_switch_is_never_guessed(value: str) -> None:
 def test_an_unregistered_module_is_an_error() -> None:
     with pytest.raises(HookError, match="TS-ADAPTER-UNKNOWN"):
         hooks_of("trispark_lab.model")
-    assert hooks_of("trispark_lab.projection") == HOOKS
+    assert hooks_of("trispark_lab.projection") + hooks_of("trispark_lab.engram") == HOOKS
 
 
 def test_hooks_run_once(installers: None) -> None:

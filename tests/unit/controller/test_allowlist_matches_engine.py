@@ -8,8 +8,16 @@ import pytest
 
 from trispark.allowlist import CONTROLLED_PREFIXES, Kind, Support, Variable, format_value
 from trispark.catalog import Catalog
-from trispark.logparse import Attach, Stats, attach_lines, stats_lines
+from trispark.logparse import Attach, Stats, attach_lines, decode_lines, stats_lines
 from trispark.resolve import Resolution
+
+OTHER_TEXTS = {
+    "NCCL_BUFFSIZE": (4194304,),
+    "NCCL_PROTO": ("LL", "LL,LL128,Simple"),
+    "NCCL_DEBUG_SUBSYS": ("INIT",),
+    "PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True",),
+}
+"""More values of inert variables that a deployment somewhere uses; the lab takes the production value alone."""
 
 environment = pytest.importorskip("trispark_lab.environment")
 
@@ -68,9 +76,25 @@ def test_implemented_values_are_accepted_over_the_whole_range(catalog: Catalog) 
 def test_inert_variables_have_one_value_in_both_tables(catalog: Catalog) -> None:
     for variable in delivered(catalog):
         if variable.support("lab") is Support.INERT:
-            assert accepted(variable.name, variable.check(variable.inert_value, "allowlist")), variable.name
+            only = variable.check(variable.inert_value, "allowlist")
+            assert accepted(variable.name, only), variable.name
+            others = [value for value in (*corners(variable), *OTHER_TEXTS.get(variable.name, ())) if value != only]
+            assert [value for value in others if accepted(variable.name, value)] == [], variable.name
         else:
             assert environment.RULES[variable.name].kind == "implemented", variable.name
+
+
+def test_every_name_that_the_engine_implements_is_on_the_list(catalog: Catalog) -> None:
+    implemented = {name for name, rule in environment.RULES.items() if rule.kind == "implemented"}
+    listed = {variable.name for variable in delivered(catalog) if variable.support("lab") is Support.IMPLEMENTED}
+    assert implemented == listed
+
+
+@pytest.mark.parametrize("name", ["DSV41_NEW", "DSPARK_NEW", "SGLANG_NEW", "NCCL_NEW"])
+def test_a_name_that_is_not_on_the_list_is_refused_by_both(catalog: Catalog, name: str) -> None:
+    assert name not in catalog.allowlist
+    with pytest.raises(environment.EngineError, match=f"TS-ENGINE-ENV: unknown variable {name} "):
+        environment.check_environment({name: "1"})
 
 
 def test_what_the_engine_refuses_is_never_delivered(catalog: Catalog) -> None:
@@ -86,13 +110,29 @@ def test_rendered_command_starts_the_engine(candidate: Resolution) -> None:
         assert (engine.rank, engine.block_size, engine.ep_size) == (entry["rank"], 3, 3)
 
 
+@pytest.mark.parametrize("capped", [False, True])
+def test_engine_s_decode_line_is_read(capped: bool) -> None:
+    counters = pytest.importorskip("trispark_lab.counters")
+    line = counters.DecodeLine(5, capped)
+    line.add(2, 6, 6, 8)
+    text = "[2026-09-25 10:00:00 TP0 EP0] " + line.take(2, 50, 0.1, 0)
+    assert ("cap len: 4.00" in text) is capped
+    (read,) = decode_lines(text)
+    assert (read.running, read.accept_length, read.accept_rate) == (2, 3.0, 0.4)
+
+
 def test_engine_s_own_lines_are_read() -> None:
     row_store = pytest.importorskip("trispark_lab.row_store")
     shard = SimpleNamespace(layer=14, rank=2, first=5, end=9)
     counts = row_store.Counts(lookups=8, hits=0, reads=8)
-    store = SimpleNamespace(shard=shard, packed=True, counts=counts)
+    store = SimpleNamespace(shard=shard, packed=True, counts=counts, cache=None)
     prefix = "[2026-09-25 10:00:00 TP2 EP2] "
     start = prefix + row_store.start_line(store, 0.0, 4, 96)
     assert attach_lines(start) == [Attach(14, 2, 5, 9, 0.0, True)]
     (line,) = row_store.CounterLines([store], 0.0, 4, 96)(False)
     assert stats_lines(prefix + line) == [Stats(14, 8, 0.0, 8, True)]
+    store.cache, store.counts = SimpleNamespace(slots=2), row_store.Counts(lookups=8, hits=3, reads=5)
+    assert attach_lines(prefix + row_store.start_line(store, 0.001, 4, 96))[0].cache_gib == 0.001
+    (line,) = row_store.CounterLines([store], 0.001, 4, 96)(False)
+    (stats,) = stats_lines(prefix + line)
+    assert (stats.hits, stats.expected_reads()) == (3, (5, 5))

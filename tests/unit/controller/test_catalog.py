@@ -24,7 +24,8 @@ def refusal(catalog: Catalog, stage: str, feature: str | None) -> TrisparkError:
 
 def test_shipped_catalog(catalog: Catalog) -> None:
     assert tuple(catalog.stages) == STAGES
-    assert catalog.features_of("stage_c") == ("wo_a",)
+    assert catalog.features_of("stage_c") == ("wo_a", "engram_prefetch")
+    assert catalog.features_of("stage_d") == ("wo_a_mid", "wo_a_drop")
     assert catalog.sets_of("wo_a") == {"DSV41_WO_A_W8": 1}
     assert catalog.baseline["DSV41_CACHE_GIB"] == 0.0
     assert isinstance(catalog.baseline["DSV41_CACHE_GIB"], float)
@@ -134,10 +135,15 @@ def test_misplaced_catalog_keys_are_refused(catalog: Catalog) -> None:
 def test_evidence_follows_the_settings_not_the_name(catalog: Catalog) -> None:
     off = catalog.evidence_rules(catalog.baseline, 3)
     on = catalog.evidence_rules({**catalog.baseline, "DSV41_WO_A_W8": 1}, 3)
-    assert [(rule.id, rule.must_appear) for rule in off] == [("wo_a.present", False)]
+    assert [(rule.id, rule.must_appear) for rule in off] == [
+        (f"{name}.present", False) for name in ("prefetch", "wo_a", "wo_a_drop", "wo_a_mid")
+    ]
     assert [(rule.id, rule.must_appear) for rule in on] == [
+        ("prefetch.present", False),
         ("wo_a.calls", True),
         ("wo_a.left", False),
         ("wo_a.twins", True),
+        ("wo_a_drop.present", False),
+        ("wo_a_mid.present", False),
     ]
     assert all(rule.ranks == (0, 1, 2) for rule in (*off, *on))

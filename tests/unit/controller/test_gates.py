@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trispark.catalog import Catalog
 from trispark.gates import GateResult, canary_request, evaluate, evaluate_after_load, failed
-from trispark.resolve import Resolution
+from trispark.resolve import Resolution, resolve
+from trispark.site import Site
 
 Observations = dict[str, dict[str, Any]]
 Healthy = Callable[..., Observations]
@@ -27,7 +30,10 @@ PER_RANK = {
     "engram.rows",
     "engram.reads",
     "canary.all_ranks",
+    "evidence.prefetch.present",
     "evidence.wo_a.present",
+    "evidence.wo_a_drop.present",
+    "evidence.wo_a_mid.present",
 }
 
 
@@ -308,3 +314,33 @@ def test_baseline_must_not_show_the_feature(
 ) -> None:
     results = evaluate(baseline, healthy(baseline, wo_a=True), canary, engram_rows)
     assert bad(results) == {("evidence.wo_a.present", rank) for rank in range(3)}
+
+
+@pytest.mark.parametrize(
+    ("counters", "ok"),
+    [
+        ("lookups=160 hit_rate=25.0% reads=120", True),
+        ("lookups=160 hit_rate=25.0% reads=121", True),  # within what one decimal of the share allows
+        ("lookups=160 hit_rate=25.0% reads=160", False),
+        ("lookups=160 hit_rate=25.0% reads=120 hits=40", True),
+        ("lookups=160 hit_rate=25.0% reads=121 hits=40", False),
+        ("lookups=160 hit_rate=25.0% reads=240 hits=40", False),
+    ],
+)
+def test_cache_hits_cost_no_reads(
+    site: Site,
+    catalog: Catalog,
+    project: Path,
+    healthy: Healthy,
+    canary: dict[str, Any],
+    engram_rows: dict[int, int],
+    counters: str,
+    ok: bool,
+) -> None:
+    cached = resolve(site, catalog, None, {"DSV41_CACHE_GIB": "0.001"}, project)
+    seen = healthy(cached)
+    text, _, hits = counters.partition(" hits=")
+    log("lookups=160 hit_rate=0.0% reads=160", text)(seen["spark1"])
+    if hits:
+        log("threads=96 packed=True\n", f"threads=96 packed=True hits={hits}\n")(seen["spark1"])
+    assert bad(evaluate(cached, seen, canary, engram_rows)) == (set() if ok else {("engram.reads", 1)})

@@ -93,3 +93,26 @@ def test_server_args_are_data_only(value: str) -> None:
 def test_draft_shapes_that_disagree_are_unknown() -> None:
     line = "Initialized DSpark draft runner. gamma={k}, verify_num_draft_tokens={v}, x\n"
     assert logparse.draft_shape(line.format(k=3, v=4) + line.format(k=5, v=6)) is None
+
+
+@pytest.mark.parametrize(
+    ("lookups", "rate", "reads", "hits", "expected"),
+    [
+        (10_000, "12.5", 8749, 1251, (8749, 8749)),
+        (10_000, "12.5", 8750, 1251, (8749, 8749)),  # one read too many is seen, which the percentage would hide
+        (10_000, "12.5", 8740, 1260, (0, -1)),  # hits and share contradict each other
+        (3, "33.3", 2, 1, (2, 2)),
+        (0, "0.0", 0, 0, (0, 0)),
+        (2, "0.0", 0, 3, (0, -1)),
+    ],
+)
+def test_exact_hits_allow_one_number_of_reads(
+    lookups: int, rate: str, reads: int, hits: int, expected: tuple[int, int]
+) -> None:
+    line = (
+        f"[2026-09-25 10:00:00 TP0 EP0] Engram layer=1 lookups={lookups} hit_rate={rate}% reads={reads} "
+        f"cache=0.25GiB(4-way) scales=0.0GiB threads=96 packed=True hits={hits}"
+    )
+    (stats,) = logparse.stats_lines(line)
+    assert (stats.hits, stats.packed) == (hits, True)
+    assert stats.expected_reads() == expected

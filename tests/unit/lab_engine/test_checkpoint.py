@@ -53,7 +53,7 @@ def test_index_names_every_tensor(checkpoint: Path) -> None:
     index = json.loads((checkpoint / "model.safetensors.index.json").read_text())
     found = {name: path.name for path in checkpoint.glob("*.safetensors") for name in safetensors.read_header(path)}
     assert index["weight_map"] == found
-    assert sum(name.startswith("mtp.0.") for name in found) == 4
+    assert sum(name.startswith("mtp.0.") for name in found) == 6
 
 
 def test_the_vocabulary_fits(checkpoint: Path, tokenizer: Tokenizer) -> None:

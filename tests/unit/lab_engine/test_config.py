@@ -5,6 +5,7 @@ import pytest
 
 from trispark_lab.config import load_model_config, parse
 from trispark_lab.errors import EngineError
+from trispark_lab.rank import speculation_lines
 
 ONE = ["--model-path", "/m"]
 THREE = [*ONE, "--tp", "3", "--nnodes", "3", "--node-rank", "1", "--dist-init-addr", "10.0.0.1:20000"]
@@ -39,6 +40,8 @@ def test_flags_and_environment() -> None:
         ([*ONE, "--speculative-dspark-block-size", "0"], "block-size"),
         ([*ONE, "--speculative-algorithm", "EAGLE"], "EAGLE"),
         ([*ONE, "--max-running-requests", "0"], "max-running-requests"),
+        ([*ONE, "--max-queued-requests", "0"], "max-queued-requests"),
+        ([*ONE, "--min-free-slots-delay", "2"], "min-free-slots-delay"),
         ([*ONE, "--dist-init-addr", "nowhere"], "HOST:PORT"),
         ([*ONE, "--tp", "3"], "--nnodes"),
         ([*THREE, *LINKS, "--ep-size", "2"], "--ep-size"),
@@ -61,6 +64,25 @@ def test_the_block_size_has_one_value() -> None:
         parse([*ONE, "--speculative-dspark-block-size", "5"], {"DSPARK_BLOCK_SIZE": "3"})
     assert parse(ONE, {"DSPARK_BLOCK_SIZE": "7"}).block_size == 7
     assert parse([*ONE, "--speculative-dspark-block-size", "2"], {}).block_size == 2
+
+
+def test_speculation_switches() -> None:
+    plain = parse(ONE, {})
+    assert (plain.draft_tau, plain.block_verify, plain.verify_cap.armed) == (1.0, False, False)
+    environ = {"DSV41_DRAFT_TAU": "0.8", "DSV41_BLOCK_VERIFY": "1", "DSV41_VERIFY_CAP": "conf:0.1"}
+    config = parse([*ONE, "--speculative-dspark-block-size", "5", "--max-running-requests", "2"], environ)
+    assert (config.draft_tau, config.block_verify, config.verify_cap.thresholds) == (0.8, True, (0.1,) * 4)
+    assert speculation_lines(config) == [
+        "[draft_tau] draft temperature x0.8",
+        "[block_verify] armed: joint acceptance of sampled blocks",
+        "[verify_cap] armed (conf:0.1): dead verify rows are copies of the anchor",
+        "[verify_cap] in-place remap captured into the verify graph for M=6",
+        "[verify_cap] in-place remap captured into the verify graph for M=12",
+        "[verify_cap] draft confidence head built: True",
+    ]
+    assert speculation_lines(plain) == []
+    with pytest.raises(EngineError, match=r"TS-ENGINE-CAP: .*block size 3"):
+        parse(ONE, {"DSV41_VERIFY_CAP": "conf:0.1"})
 
 
 def test_tables_in_memory_are_refused() -> None:

@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from trispark.catalog import load_catalog
+from trispark.logparse import lines_matching, stats_lines
+
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 60
 
@@ -68,7 +71,7 @@ Start = Callable[..., list[Process]]
 def start(checkpoint: Path, packed: Path) -> Iterator[Start]:
     running: list[Process] = []
 
-    def run(adapters: bool, **env: str) -> list[Process]:
+    def run(adapters: bool, ep_size: str = "3", **env: str) -> list[Process]:
         path = [str(ROOT / "lab")] + ([str(ROOT / "adapters")] if adapters else [])
         controlled = ("DSV41_", "DSPARK_", "SGLANG_", "NCCL_")
         environ = {name: value for name, value in os.environ.items() if not name.startswith(controlled)}
@@ -84,7 +87,7 @@ def start(checkpoint: Path, packed: Path) -> Iterator[Start]:
         }
         port = "0"
         for rank in range(3):
-            argv = ["--model-path", str(checkpoint), "--tp", "3", "--nnodes", "3", "--ep-size", "3", "--port", "0"]
+            argv = ["--model-path", str(checkpoint), "--tp", "3", "--nnodes", "3", "--ep-size", ep_size, "--port", "0"]
             argv += ["--node-rank", str(rank), "--dist-init-addr", f"127.0.0.1:{port}"]
             for peer in sorted({0, 1, 2} - {rank}):
                 argv += ["--pair-link", f"{peer}:127.0.0.1:127.0.0.1"]
@@ -142,6 +145,74 @@ def test_start_answer_and_stop(start: Start) -> None:
         assert re.search(rf"{tag}SGLANG_RAGGED_VERIFY_MODE=static is inert", text, re.M)
         assert re.search(rf"{tag}\[wo_a_w8\] fp8 twins for 2 wo_a weights, 0 left on float32$", text, re.M)
         assert re.search(rf"{tag}\[wo_a_w8\] calls twin=[1-9]\d* dense=[1-9]\d*$", text, re.M)
+
+
+def test_sampling_capped_blocks_and_metrics_over_three_ranks(start: Start, generator: Any) -> None:
+    env = {"DSV41_VERIFY_CAP": "conf:0.1", "DSV41_BLOCK_VERIFY": "1", "DSV41_DRAFT_TAU": "0.8"}
+    ranks = start(adapters=False, DSPARK_BLOCK_SIZE="5", **env)
+    port = ranks[0].expect(r"^Ready: API on port (\d+) \(rank 0\)$")[1]
+    assert canary(port) == ("42", "stop")
+    params = {"temperature": 0, "max_new_tokens": 16, "ignore_eos": True}
+    prompt = "Write an essay about lighthouses."
+    greedy = get(port, "/generate", {"text": prompt, "sampling_params": params})
+    assert greedy["text"] == generator.generate([prompt], 16, 3)[0]
+    assert sum(greedy["meta_info"]["spec_cap_lens_histogram"]) == greedy["meta_info"]["spec_verify_ct"]
+    params |= {"temperature": 1.5, "sampling_seed": 11}
+    sampled = [get(port, "/generate", {"text": prompt, "sampling_params": params})["text"] for _ in range(2)]
+    assert sampled[0] == sampled[1] != greedy["text"]
+    cap = get(port, "/server_info")["internal_states"][0]["verify_cap"]
+    assert cap["spec"] == "conf:0.1"
+    assert 2 <= cap["avg_cap_length"] < 6
+    assert cap["remapped_rows"] > 0
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as response:
+        assert "\nsglang:spec_cap_length{" in response.read().decode()
+    assert get(port, "/v1/loads")["loads"][0]["num_running_reqs"] == 0
+    ranks[0].signal(signal.SIGTERM)
+    assert [process.end() for process in ranks] == [0, 0, 0]
+    for process in ranks:
+        text = "\n".join(process.lines)
+        assert "[verify_cap] armed (conf:0.1): " in text
+        assert "[verify_cap] draft confidence head built: True" in text
+        assert "[block_verify] armed: " in text
+        assert "[draft_tau] draft temperature x0.8" in text
+    assert "[verify_cap] confidence present" in "\n".join(ranks[0].lines)
+
+
+def test_all_switches_at_once_give_the_same_text_and_the_catalogs_evidence(
+    start: Start, generator: Any, tmp_path: Path
+) -> None:
+    names = ("WO_A_W8", "WO_A_W8_MID", "WO_A_W8_DROP", "ENGRAM_PREFETCH", "ENGRAM_PREFETCH_CHECK", "AUTOTUNE_KEEP")
+    switches = {f"DSV41_{name}": "1" for name in names} | {"DSV41_CACHE_GIB": "0.001", "STATE_PATH": str(tmp_path)}
+    ranks = start(adapters=True, ep_size="1", **switches)
+    port = ranks[0].expect(r"^Ready: API on port (\d+) \(rank 0\)$")[1]
+    prompt = "Write an essay about lighthouses."
+    document = {
+        "model": "deepseek-v4.1-flash",
+        "temperature": 0,
+        "max_tokens": 24,
+        "messages": [{"role": "user", "content": prompt}],
+    }
+    answer = get(port, "/v1/chat/completions", document)["choices"][0]["message"]["content"]
+    assert answer == generator.generate([prompt], 24, 3, False)[0]
+    assert canary(port) == ("42", "stop")
+    ranks[0].signal(signal.SIGTERM)
+    assert [process.end() for process in ranks] == [0, 0, 0]
+    catalog = load_catalog(ROOT)
+    for number, process in enumerate(ranks):
+        text = "\n".join(process.lines)
+        for feature in ("wo_a", "wo_a_mid", "wo_a_drop", "engram_prefetch"):
+            evidence = catalog.features[feature].evidence
+            assert [ref.id for ref in evidence.must if not lines_matching(catalog.evidence[ref.id].pattern, text)] == []
+            assert [ref.id for ref in evidence.must_not if lines_matching(catalog.evidence[ref.id].pattern, text)] == []
+        counters = stats_lines(text)
+        assert {line.layer for line in counters} == {1, 14}
+        for line in counters:
+            assert line.hits is not None
+            assert line.hits > 0
+            assert line.expected_reads() == (line.reads, line.reads)
+        assert re.search(r" TP\d\] MoE layer=14 rank=\d ep_size=1 .* share=33\.3%$", text, re.M)
+        assert f"/rank_tp{number}.json" in text
+        assert "per layer = [0, 0]" in text
 
 
 def test_without_the_adapter_its_switch_has_no_effect_and_a_lost_rank_ends_all(start: Start) -> None:

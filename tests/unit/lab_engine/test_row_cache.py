@@ -1,0 +1,117 @@
+"""The row cache against a plain model of it, and in front of a row store."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trispark_lab import safetensors
+from trispark_lab.hashing import owned_range
+from trispark_lab.readers import ReaderPool
+from trispark_lab.row_cache import RowCache, make_cache, sets_for
+from trispark_lab.row_store import CounterLines, Counts, RowStore, Shard, start_line
+
+
+class Model:
+    """One list of ids a set, a victim counter a set."""
+
+    def __init__(self, sets: int, ways: int) -> None:
+        self.held = [[-1] * ways for _ in range(sets)]
+        self.victim = [0] * sets
+
+    def has(self, row: int) -> bool:
+        return row in self.held[row % len(self.held)]
+
+    def put(self, row: int) -> None:
+        place = row % len(self.held)
+        if not self.has(row):
+            self.held[place][self.victim[place]] = row
+            self.victim[place] = (self.victim[place] + 1) % len(self.held[place])
+
+
+def row_of(ids: np.ndarray) -> np.ndarray:
+    return np.stack([ids % 251, ids % 241, ids % 239], axis=1).astype(np.uint8)
+
+
+@given(
+    st.integers(1, 5), st.integers(1, 16), st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=40), max_size=12)
+)
+def test_it_holds_what_the_model_holds(sets: int, ways: int, calls: list[list[int]]) -> None:
+    cache, model = RowCache(sets, ways, 3), Model(sets, ways)
+    for rows in calls:
+        ids = np.array(rows, dtype=np.int64)
+        out = np.zeros((len(ids), 3), dtype=np.uint8)
+        missing = cache.take(ids, out)
+        assert missing.tolist() == [index for index, row in enumerate(rows) if not model.has(row)]
+        held = np.setdiff1d(np.arange(len(ids)), missing)
+        assert np.array_equal(out[held], row_of(ids[held]))
+        distinct = np.unique(ids[missing])
+        cache.put(distinct, row_of(distinct))
+        for row in distinct.tolist():
+            model.put(row)
+
+
+@pytest.mark.parametrize(
+    ("gib", "layers", "ways", "owned", "sets"),
+    [
+        (0.0, 2, 4, 1000, 0),
+        (0.001, 2, 4, 66_660, 492),  # 536,870 bytes a layer, 1,089 a set
+        (0.25, 2, 16, 10**9, 30_833),
+        (64.0, 2, 4, 66_660, 16_665),  # each owned row has its own slot, more would be of no use
+        (1e-9, 2, 1, 1000, 0),
+    ],
+)
+def test_the_budget_is_divided_over_the_layers(gib: float, layers: int, ways: int, owned: int, sets: int) -> None:
+    assert sets_for(gib, layers, ways, owned) == sets
+    cache = make_cache(gib, layers, ways, owned, 264)
+    assert (0 if cache is None else cache.slots) == sets * ways
+
+
+def open_store(checkpoint: Path, directory: Path, gib: float, ways: int) -> RowStore:
+    infos = safetensors.read_header(checkpoint / "model-00001-of-00003.safetensors")
+    weight, scale = infos["layers.1.engram.embed.weight"], infos["layers.1.engram.embed.scale"]
+    shard = Shard(1, 1, 3, *owned_range(weight.shape[0], 1, 3), weight.shape[0])
+    cache = make_cache(gib, 2, ways, shard.end - shard.first, 264)
+    return RowStore(shard, directory, weight, scale, ReaderPool(4), cache=cache)
+
+
+@pytest.mark.parametrize("reads_a_miss", [1, 2])
+@pytest.mark.parametrize("ways", [1, 4, 16])
+def test_bytes_and_counts(checkpoint: Path, packed: Path, tmp_path: Path, ways: int, reads_a_miss: int) -> None:
+    directory = packed if reads_a_miss == 1 else tmp_path
+    plain = open_store(checkpoint, directory, 0.0, ways)
+    store = open_store(checkpoint, directory, 0.001, ways)
+    first = store.shard.first
+    ids = np.array([first, first + 7, first, store.shard.end - 1, first + 7])
+    for _ in range(2):
+        assert np.array_equal(store.fetch(ids), plain.fetch(ids))
+    # The first call reads three distinct rows, the second none.
+    assert store.counts == Counts(10, 7, 3 * reads_a_miss)
+    assert plain.counts == Counts(10, 0, 10 * reads_a_miss)
+    generator = np.random.default_rng(ways)
+    for _ in range(20):
+        some = generator.integers(first, store.shard.end, 500)
+        some[::2] = first + some[::2] % 900
+        assert np.array_equal(store.fetch(some), plain.fetch(some))
+    counts = store.counts
+    assert counts.reads == reads_a_miss * (counts.lookups - counts.hits)
+    assert 0.2 < counts.hits / counts.lookups < 0.9
+
+
+def test_lines(checkpoint: Path, packed: Path) -> None:
+    store = open_store(checkpoint, packed, 0.001, 4)
+    owned = store.shard.end - store.shard.first
+    share = 100 * 1968 / owned
+    assert f" cache=0.001GiB (1968 slots, 4-way, {share:.1f}% of owned rows) scales=0.0GiB " in start_line(
+        store, 0.001, 4, 96
+    )
+    source = CounterLines([store], 0.001, 4, 96)
+    store.fetch(store.shard.first + np.array([1, 2, 3, 1]))
+    assert source(False) == [
+        "Engram layer=1 lookups=4 hit_rate=25.0% reads=3 cache=0.001GiB(4-way) scales=0.0GiB threads=96 packed=True "
+        "hits=1"
+    ]
+    store.fetch(store.shard.first + np.array([1, 2]))
+    assert " lookups=2 hit_rate=100.0% reads=0 " in source(False)[0]
