@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 NODES = ("spark0", "spark1", "spark2")
 PLAY_TIMEOUT_S = 300
+TOOLS = Path(sys.executable).parent
 
 
 @dataclass(frozen=True)
@@ -43,25 +45,39 @@ class Lab:
     nodes: tuple[str, ...] = NODES
     root: Path = ROOT
 
-    def play(self, name: str, directory: Path = ROOT, prefix: str = "playbooks/", **extra: str) -> Played:
-        """`ansible-playbook` itself, not the front end: operators use it directly."""
+    def play(
+        self,
+        name: str,
+        directory: Path = ROOT,
+        prefix: str = "playbooks/",
+        options: Sequence[str] = (),
+        tools: Path = TOOLS,
+        **extra: str,
+    ) -> Played:
+        """`ansible-playbook` itself, not the front end: operators use it directly. `tools` is its directory.
+
+        No playbook may print a deprecation warning, on any supported release of ansible-core.
+        """
         arguments = [f"{key}={value}" for key, value in extra.items()]
         command = [
-            str(Path(sys.executable).with_name("ansible-playbook")),
+            str(tools / "ansible-playbook"),
             f"{prefix}{name}.yml",
             *(word for pair in arguments for word in ("-e", pair)),
+            *options,
         ]
         environment = {key: value for key, value in os.environ.items() if key != "ANSIBLE_CONFIG"}
         done = subprocess.run(
             command,
             cwd=directory,
-            env={**environment, "ANSIBLE_NOCOLOR": "1"},
+            env={**environment, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_DEPRECATION_WARNINGS": "True"},
             capture_output=True,
             text=True,
             timeout=PLAY_TIMEOUT_S,
             check=False,
         )
-        return Played(done.returncode, done.stdout + done.stderr)
+        output = done.stdout + done.stderr
+        assert "DEPRECATION WARNING" not in output, output[-4000:]
+        return Played(done.returncode, output)
 
     def node(self, name: str, *command: str, check: bool = True, data: bytes | None = None) -> bytes:
         interactive = ["-i"] if data is not None else []
