@@ -17,8 +17,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(sys.executable).parent
-PHASE = re.compile(r"➜ (\w+)(?: \[[^]]*\])?: (Executing$|Executed: Successful)")
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+PHASE = re.compile(r"\[\S+ > (\w+)\] (Executing|Executed: Successful)$")
 SCENARIOS = sorted(path.parent.name for path in ROOT.glob("molecule/*/molecule.yml"))
 SCENARIO_TIMEOUT_S = 600
 
@@ -29,8 +28,11 @@ def environment() -> dict[str, str]:
 
 
 def play(scenario: str) -> tuple[int, str, list[tuple[str, float]]]:
-    """Exit status, output without colours, and the phases that succeeded with their seconds."""
-    process = subprocess.Popen(
+    """Exit status, output, and the phases that succeeded with their seconds."""
+    lines: list[str] = []
+    phases: list[tuple[str, float]] = []
+    began = started = time.monotonic()
+    with subprocess.Popen(
         [str(TOOLS / "molecule"), "test", "--scenario-name", scenario, "--destroy", "always"],
         cwd=ROOT,
         env=environment(),
@@ -38,23 +40,19 @@ def play(scenario: str) -> tuple[int, str, list[tuple[str, float]]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
-    lines: list[str] = []
-    phases: list[tuple[str, float]] = []
-    began, started = time.monotonic(), time.monotonic()
-    assert process.stdout is not None
-    for raw in process.stdout:
-        line = COLOUR.sub("", raw.rstrip("\n"))
-        lines.append(line)
-        if found := PHASE.search(line):
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
             now = time.monotonic()
-            if found[2] == "Executing":
-                started = now
-            else:
-                phases.append((found[1], now - started))
-        if time.monotonic() - began > SCENARIO_TIMEOUT_S:
-            process.kill()
-    return process.wait(), "\n".join(lines), phases
+            if found := PHASE.search(line.rstrip()):
+                if found[2] == "Executing":
+                    started = now
+                else:
+                    phases.append((found[1], now - started))
+            if now - began > SCENARIO_TIMEOUT_S:
+                process.kill()
+    return process.returncode, "".join(lines), phases
 
 
 def left_over() -> str:
