@@ -13,6 +13,7 @@ import yaml
 from trispark.cli import exit_codes
 from trispark.cli.app import app
 from trispark.reference import PAGE, collect, page
+from trispark_node.layout import Layout
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
@@ -72,6 +73,20 @@ def test_no_document_names_an_error_id_that_the_code_does_not_have() -> None:
     for path in MARKDOWN:
         for name in re.findall(r"`(TS-[A-Z0-9-]*[A-Z0-9])(?:-…)?`", path.read_text(encoding="utf-8")):
             assert name in entries or name.removeprefix("TS-") in areas, f"{path.name}: {name}"
+
+
+def test_every_file_of_a_node_is_in_the_table() -> None:
+    """Whatever the agent's layout names lies in a place that docs/architecture.md lists."""
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("## Files", 1)[1]
+    listed = {name.split("/")[0] for name in re.findall(r"`([^`]+)`", text)}
+    layout = Layout(Path("/state"))
+    names = {
+        getattr(layout, name).relative_to(layout.root).parts[0]
+        for name, kind in vars(Layout).items()
+        if isinstance(kind, property)
+    }
+    assert {"generations", "current", "records"} <= names
+    assert {*names, layout.lock("state").name} <= listed
 
 
 def test_exit_codes() -> None:
