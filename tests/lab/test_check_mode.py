@@ -40,6 +40,11 @@ def changed(output: str) -> dict[str, int]:
     return {match[1]: int(match[2]) for match in RECAP.finditer(output)}
 
 
+def words(output: str) -> str:
+    """Without the line breaks of the callback."""
+    return " ".join(output.split())
+
+
 def label(lab: Any, name: str) -> str:
     generation: str = lab.inspect(name)["Config"]["Labels"]["trispark.generation"]
     return generation
@@ -57,7 +62,7 @@ def test_a_serving_lab_has_nothing_to_change(serving: Any) -> None:
     before = everything(serving)
     played = serving.play("site", options=CHECK)
     assert played.rc == 0, played.output[-4000:]
-    assert "serves on all ranks" in played.output
+    assert "serves on all ranks" in words(played.output)
     assert changed(played.output) == dict.fromkeys(("localhost", *serving.nodes), 0)
     assert everything(serving) == before
 
@@ -69,7 +74,7 @@ def test_a_missing_shard_would_be_packed_and_is_not(restored: Any) -> None:
     assert played.rc == 0, played.output[-4000:]
     assert f"-{SHARD} missing" in played.output
     assert f"+{SHARD} ok" in played.output
-    assert "missing, would be packed" in played.output
+    assert "missing, would be packed" in words(played.output)
     assert changed(played.output) == {"localhost": 0, "spark0": 0, "spark1": 1, "spark2": 0}
     assert everything(restored) == before
 
@@ -103,11 +108,11 @@ def test_staging_and_activating_show_their_differences(restored: Any) -> None:
         played = restored.play("site", options=CHECK)
         assert played.rc == 0, played.output[-4000:]
         output = played.output
-        assert "does not serve on all ranks, it is booted" in output
+        assert "does not serve on all ranks, it is booted" in words(output)
         assert output.count(f"-current {candidate}") == output.count(f"+current {baseline}") == 2
         assert output.count("-absent") == 1
         assert len(re.findall(r"^\+[0-9a-f]{64}  resolved\.json$", output, re.MULTILINE)) == 1
-        assert f"{baseline} would be staged and become current" in output
+        assert f"{baseline} would be staged and become current" in words(output)
         assert everything(restored) == before
     finally:
         restored.node("spark2", "mv", "/root/aside", directory)
@@ -117,8 +122,6 @@ def test_staging_and_activating_show_their_differences(restored: Any) -> None:
 def test_a_damaged_generation_fails_in_check_mode(restored: Any) -> None:
     """The way back would be refused on one node, so its rehearsal is refused, too."""
     baseline = label(restored, "spark0")
-    played = restored.play("boot", boot_arm="candidate", boot_purpose="trial", feature="wo_a")
-    assert played.rc == 0, played.output[-4000:]
     path = f"/var/lib/trispark/generations/{baseline}/launch.args"
     restored.node("spark1", "cp", "-p", path, "/root/aside.args")
     restored.node("spark1", "sh", "-c", f"echo >> {path}")
