@@ -1,4 +1,5 @@
-"""Plain YAML files and the models that check them: duplicate keys, surplus keys and wrong types are refused by name."""
+"""Plain YAML files and the models that check them: duplicate keys, aliases, surplus keys and wrong types are refused by
+name."""
 
 from __future__ import annotations
 
@@ -37,8 +38,19 @@ def _not_json(value: object) -> dict[str, str]:
     return {"value": repr(value)}
 
 
+class _Alias(yaml.composer.ComposerError):
+    """An alias in a file."""
+
+
 class _Loader(yaml.SafeLoader):
-    """SafeLoader which refuses a key that appears twice and keeps unknown tags opaque."""
+    """SafeLoader which refuses aliases and a key that appears twice, and keeps unknown tags opaque."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Aliases end here, before anything is built: a few of them make a value that holds itself or gigabytes."""
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise _Alias(None, None, f"*{event.anchor} repeats another value", event.start_mark)
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -66,7 +78,7 @@ _Loader.add_multi_constructor("!", _opaque)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises TS-YAML-MISSING, TS-YAML-READ, TS-YAML-SYNTAX or TS-YAML-SHAPE."""
+    """The mapping in a YAML file. Raises TS-YAML-MISSING, TS-YAML-READ, TS-YAML-ALIAS, TS-YAML-SYNTAX or TS-YAML-SHAPE."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -77,10 +89,20 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ) from None
     try:
         data = yaml.load(text, Loader=_Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except _Alias as error:
+        raise TrisparkError(
+            "TS-YAML-ALIAS",
+            "the file has an alias",
+            where=f"{path} line {error.problem_mark.line + 1}",
+            expected="YAML without anchors and aliases",
+            observed=str(error.problem),
+            remedy="write the value out",
+        ) from None
+    # PyYAML's own constructors raise the last three for values such as `!!int ""`.
+    except (yaml.YAMLError, ValueError, RecursionError, LookupError, AttributeError, TypeError) as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         where = str(path) if mark is None else f"{path} line {mark.line + 1}"
-        problem = getattr(error, "problem", None) or str(error)
+        problem = getattr(error, "problem", None) or _words(error)
         raise TrisparkError(
             "TS-YAML-SYNTAX", "the file is not plain YAML", where=where, expected="valid YAML", observed=str(problem)
         ) from None
@@ -97,6 +119,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
+def _words(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "values nested too deeply"
+    return str(error) if isinstance(error, ValueError) else "a value that does not fit its tag"
+
+
 def check_model(model: type[Model], data: Mapping[str, Any], where: str, error_id: str) -> Model:
     """`data` as a model; an unknown key, else the first problem, becomes a TrisparkError with `error_id`.
 
@@ -107,13 +135,19 @@ def check_model(model: type[Model], data: Mapping[str, Any], where: str, error_i
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False)
         first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
-        key = ".".join(str(part) for part in first["loc"]) or "(whole file)"
+        key = ".".join(str(part) for part in first["loc"])
+        rule = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
             what, expected, observed = f"unknown key {key}", "a key of the schema", key
         elif first["type"] == "missing":
             what, expected, observed = f"the key {key} is missing", key, "nothing"
+        elif not key:
+            # A rule over several keys: it names what it saw; the input would be all of them.
+            what, expected, observed = "values do not go together", rule, ""
+        elif first["type"] == "value_error" and isinstance(first["input"], Mapping):
+            what, expected, observed = f"the values of {key} do not go together", rule, ""
         else:
-            what, expected, observed = f"the value of {key} is wrong", first["msg"], repr(first["input"])[:120]
+            what, expected, observed = f"the value of {key} is wrong", rule, repr(first["input"])[:120]
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise TrisparkError(
             error_id, what + more, where=where, expected=expected, observed=observed, remedy=f"correct {where}"

@@ -36,6 +36,7 @@ from trispark.project import ProjectState
 from trispark.record_model import SCHEMA_VERSION, BootRecord, TrialRecord
 from trispark.resolve import Difference, Resolution
 from trispark.verdict import Verdict
+from trispark_node.plain_json import parse_json
 
 SCHEMA_FILE: Final = Path(__file__).resolve().parents[2] / "schemas" / "record.schema.json"
 Head = Mapping[str, Any]
@@ -239,18 +240,25 @@ class RecordCache:
         return head_of(last[0]) if last else None
 
     def verify(self) -> dict[str, Any] | None:
-        """verify_chain over the whole cache."""
-        return verify_chain(self.list())
+        """verify_chain over the whole cache, from record 1 on. Raises TS-RECORD-CHAIN, TS-RECORD-SCHEMA or -READ.
+
+        It finds any change of a record that has a successor; only the nodes can tell that the newest one was changed.
+        """
+        records = self.list()
+        if records and records[0]["seq"] != 1:
+            raise _chain_error(str(self.directory), "record 1", f"records from {records[0]['seq']} on")
+        return verify_chain(records)
 
     @staticmethod
     def _read(path: Path) -> dict[str, Any]:
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = parse_json(path.read_bytes())
         except (OSError, ValueError) as error:
             raise TrisparkError(
                 "TS-RECORD-READ", "a record cannot be read", where=str(path), expected="JSON", observed=str(error)
             ) from None
-        if not isinstance(record, dict) or not {"seq", "id", "kind"} <= set(record):
+        shape = {"seq": int, "id": str, "kind": str}
+        if not isinstance(record, dict) or any(type(record.get(key)) is not wanted for key, wanted in shape.items()):
             raise TrisparkError("TS-RECORD-READ", "this is not a record", where=str(path), expected="seq, id and kind")
         return record
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -16,6 +18,13 @@ from trispark.plainyaml import Strict, check_model, read_yaml
 HOST_GROUP: Final = "sparks"
 DIGEST_REFERENCE: Final = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
 _IMAGE_KEYS: Final = ("site_engine_image", "site_bench_image")
+_IMAGE_PLACE: Final = "/opt/trispark"
+"""In the container: the adapters' mount of experiments/engines.yml lies there."""
+_SYSTEM_DIRECTORIES: Final = frozenset(
+    ("/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/opt", "/proc", "/root", "/run", "/sbin", "/sys",
+     "/tmp", "/usr", "/var")
+)  # fmt: skip
+_KERNEL_DIRECTORIES: Final = ("/dev/", "/proc/", "/sys/")
 _HOST_KEYS: Final = {"node_rank": "rank", "node_address": "address", "node_pair_links": "pair_links"}
 
 
@@ -24,6 +33,19 @@ def _plain_path(value: str) -> str:
         raise ValueError("an absolute path without . or .. is needed")
     check_text("the path", value, "the site")
     return value
+
+
+def _own_directory(value: str) -> str:
+    """Neither a directory of the system itself nor a place in the kernel's file systems."""
+    if value in _SYSTEM_DIRECTORIES or value.startswith(_KERNEL_DIRECTORIES):
+        raise ValueError(f"a directory of its own is needed, {value} belongs to the system")
+    return _plain_path(value)
+
+
+def _no_repeats(values: Sequence[Any], what: str) -> None:
+    repeated = sorted({str(value) for value in values if values.count(value) > 1})
+    if repeated:
+        raise ValueError(f"{what} must differ from each other, {', '.join(repeated)} is there twice")
 
 
 def _address(value: str) -> str:
@@ -63,6 +85,12 @@ class BenchSettings(Strict):
     concurrency: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field(min_length=1)
     workloads: tuple[str, ...] = Field(min_length=1)
 
+    @field_validator("concurrency", "workloads")
+    @classmethod
+    def _once(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        _no_repeats(values, "the entries")
+        return values
+
 
 class Site(BaseModel):
     """The site. Attribute `x` is the inventory key `site_x`; `nodes` comes from hosts.yml, in rank order."""
@@ -77,7 +105,7 @@ class Site(BaseModel):
     engine: str
     root: str
     api_port: Annotated[int, Field(ge=1, le=65535)]
-    served_model_name: str
+    served_model_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=200)]
     checkpoint_dir: str
     checkpoint_mount: str
     engram_dir: str
@@ -85,9 +113,9 @@ class Site(BaseModel):
     rendezvous_ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = Field(min_length=1)
     stats_seconds: float
     decode_log_interval: int
-    start_deadline_s: Annotated[float, Field(gt=0)]
-    stop_deadline_s: Annotated[float, Field(gt=0)]
-    watch_interval_s: Annotated[float, Field(gt=0)]
+    start_deadline_s: Annotated[float, Field(gt=0, le=86400)]
+    stop_deadline_s: Annotated[float, Field(gt=0, le=3600)]
+    watch_interval_s: Annotated[float, Field(gt=0, le=300)]
     world_size: Annotated[int, Field(ge=1, le=8)]
     bench: BenchSettings
     engine_image: str | None = None
@@ -101,7 +129,7 @@ class Site(BaseModel):
     @field_validator("root", "checkpoint_dir", "checkpoint_mount", "engram_dir", "engram_mount")
     @classmethod
     def _paths(cls, value: str) -> str:
-        return _plain_path(value)
+        return _own_directory(value)
 
     @field_validator("engine_image", "bench_image")
     @classmethod
@@ -111,21 +139,47 @@ class Site(BaseModel):
         return value
 
     @model_validator(mode="after")
+    def _places(self) -> Site:
+        if self.checkpoint_dir == self.engram_dir:
+            raise ValueError(f"site_checkpoint_dir and site_engram_dir must differ, both are {self.engram_dir}")
+        mounts = {
+            "site_checkpoint_mount": self.checkpoint_mount,
+            "site_engram_mount": self.engram_mount,
+            "the place of the engine image's own files": _IMAGE_PLACE,
+        }
+        for (name, path), (other, beside) in combinations(mounts.items(), 2):
+            if f"{path}/".startswith(f"{beside}/") or f"{beside}/".startswith(f"{path}/"):
+                raise ValueError(f"{name} and {other} must lie apart, they are {path} and {beside}")
+        return self
+
+    @model_validator(mode="after")
     def _fleet(self) -> Site:
         ports = self.rendezvous_ports
         if len(set(ports)) != len(ports) or self.api_port in ports:
-            raise ValueError("rendezvous ports must differ from each other and from the API port")
+            raise ValueError(
+                f"rendezvous ports must differ from each other and from the API port {self.api_port}, "
+                f"they are {', '.join(map(str, ports))}"
+            )
         ranks = [node.rank for node in self.nodes]
         if sorted(ranks) != list(range(self.world_size)):
             raise ValueError(f"the hosts need ranks 0 to {self.world_size - 1} once each, not {sorted(ranks)}")
-        if len({node.address for node in self.nodes}) != len(self.nodes):
-            raise ValueError("two nodes have the same node_address")
+        management: dict[object, str] = {}
+        for node in self.nodes:
+            first = management.setdefault(ipaddress.ip_address(node.address), node.name)
+            if first != node.name:
+                raise ValueError(f"{first} and {node.name} have the same node_address {node.address}")
         by_rank = {node.rank: node for node in self.nodes}
         for node in self.nodes:
             peers = [link.peer for link in node.pair_links]
             if sorted(peers) != [rank for rank in sorted(by_rank) if rank != node.rank]:
                 raise ValueError(f"{node.name} needs one pair link to each other rank, it has {sorted(peers)}")
             for link in node.pair_links:
+                owner = management.get(ipaddress.ip_address(link.local))
+                if owner is not None:
+                    raise ValueError(
+                        f"the pair link of {node.name} to rank {link.peer} needs an address of its own, "
+                        f"{link.local} is the node_address of {owner}"
+                    )
                 mirror = next((other for other in by_rank[link.peer].pair_links if other.peer == node.rank), None)
                 if mirror is None or (mirror.local, mirror.remote) != (link.remote, link.local):
                     raise ValueError(f"the pair link of {node.name} to rank {link.peer} is not mirrored there")
@@ -247,7 +301,7 @@ def load_site(path: Path, images: Literal["required", "optional"] = "required") 
 def _numbers_as_floats(keys: dict[str, Any]) -> None:
     """YAML writes 1 for a number of seconds; the model is strict."""
     for key, value in keys.items():
-        if key.endswith(("_s", "_seconds")) and isinstance(value, int) and not isinstance(value, bool):
+        if key.endswith(("_s", "_seconds")) and type(value) is int and abs(value) < 2**53:
             keys[key] = float(value)
 
 
@@ -263,19 +317,15 @@ def _nodes(hosts_file: Path, others: dict[str, str]) -> list[Node]:
     in_group: set[str] = set()
 
     def walk(name: str, group: object) -> None:
-        if group is None:
-            return
-        if not isinstance(group, Mapping):
-            raise TrisparkError(
-                "TS-SITE-SCHEMA", f"the group {name} is not a mapping", str(hosts_file), "hosts, vars, children"
-            )
-        for key in group.get("vars") or {}:
+        content = _names(group, f"the group {name}", hosts_file, "hosts, vars, children")
+        for key in _names(content.get("vars"), f"vars of the group {name}", hosts_file, "name: value"):
             if key.startswith("site_") or key in _HOST_KEYS:
                 raise _misplaced(key, hosts_file, "group_vars/all/ (site_) or the host itself (node_)")
             others.setdefault(key, str(hosts_file))
-        for host, variables in (group.get("hosts") or {}).items():
+        hosts = _names(content.get("hosts"), f"hosts of the group {name}", hosts_file, "host names with variables")
+        for host, variables in hosts.items():
             merged = found.setdefault(host, {})
-            for key, value in (variables or {}).items():
+            for key, value in _names(variables, f"the host {host}", hosts_file, "name: value").items():
                 if key in merged and merged[key] != value:
                     raise TrisparkError(
                         "TS-SITE-TWICE", f"{key} of {host} has two values", where=str(hosts_file), expected="one place"
@@ -283,11 +333,13 @@ def _nodes(hosts_file: Path, others: dict[str, str]) -> list[Node]:
                 merged[key] = value
             if name == HOST_GROUP:
                 in_group.add(host)
-        for child, content in (group.get("children") or {}).items():
-            walk(child, content)
+        children = _names(content.get("children"), f"children of the group {name}", hosts_file, "group names")
+        for child, below in children.items():
+            walk(child, below)
 
     for name, group in read_yaml(hosts_file).items():
         walk(name, group)
+    _refuse_shared_host({host: found[host].get("ansible_host") for host in sorted(in_group)}, hosts_file)
     nodes = []
     for host in sorted(in_group):
         own = {}
@@ -308,6 +360,41 @@ def _nodes(hosts_file: Path, others: dict[str, str]) -> list[Node]:
         }
         nodes.append(check_model(Node, node, where=f"{hosts_file} host {host}", error_id="TS-SITE-SCHEMA"))
     return sorted(nodes, key=lambda node: node.rank)
+
+
+def _names(value: object, what: str, file: Path, expected: str) -> Mapping[str, Any]:
+    """A mapping with names as keys; nothing is an empty one. Raises TS-SITE-SCHEMA."""
+    if value is None:
+        return {}
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return value
+    odd = [key for key in value if not isinstance(key, str)] if isinstance(value, Mapping) else []
+    raise TrisparkError(
+        "TS-SITE-SCHEMA",
+        f"{what}: names are needed" if odd else f"{what}: a mapping is needed",
+        where=str(file),
+        expected=f"a mapping: {expected}",
+        observed=f"the key {odd[0]!r}" if odd else repr(value)[:120],
+        remedy=f"correct {file}",
+    )
+
+
+def _refuse_shared_host(hosts: Mapping[str, object], file: Path) -> None:
+    """Two names for one machine would make it two ranks."""
+    seen: dict[str, str] = {}
+    for host, address in hosts.items():
+        if address is None:
+            continue
+        first = seen.setdefault(str(address).lower(), host)
+        if first != host:
+            raise TrisparkError(
+                "TS-SITE-SCHEMA",
+                f"{first} and {host} have the same ansible_host",
+                where=str(file),
+                expected="one machine a host",
+                observed=str(address)[:120],
+                remedy=f"correct {file}",
+            )
 
 
 def _refuse_elsewhere(directory: Path, others: dict[str, str]) -> None:

@@ -154,7 +154,8 @@ def help_text() -> str:
     verbs = "\n".join(f"  {verb:{width}}  {line}" for verb, line in HELP.items())
     return (
         f"trispark-node {VERSION}: what one node of trispark does, called by the playbooks.\n\n"
-        "usage: trispark-node VERB    (request as one JSON object on standard input; root; answer as one JSON object)\n\n"
+        "usage: trispark-node VERB\n"
+        "       as root; the request is one JSON object on standard input, the answer one on standard output\n\n"
         f"verbs:\n{verbs}\n\n"
         "By hand, reading only: sudo trispark-node status </dev/null\n"
         "Exit status: 0 done, 1 refused or failed, 2 not understood.\n"
@@ -257,7 +258,7 @@ def main(argv: Sequence[str], stdin: IO[str] | None = None, stdout: IO[str] | No
     os.umask(0o077)
     node = Node(Layout(Path(os.environ.get("TRISPARK_ROOT", NODE_ROOT))))
     source = stdin if stdin is not None else sys.stdin
-    # A person at the node's shell types no request. The bytes are read as they are: what is no UTF-8 is refused as JSON.
+    # A person at the node's shell types no request. Bytes are read as they are: what is no UTF-8 is no request.
     text = "" if source.isatty() else getattr(source, "buffer", source).read()
     result, code = answer(node, " ".join(argv), text)
     print(_one_line(result, out), file=out, flush=True)
@@ -268,7 +269,7 @@ def _one_line(result: dict[str, Any], out: IO[str]) -> str:
     """JSON that `out` can take: a file's name may hold bytes that are no text."""
     text = json.dumps(result, ensure_ascii=False)
     try:
-        text.encode(out.encoding or "utf-8")
+        text.encode(getattr(out, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
         return json.dumps(result)
     return text

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 NODES = ("spark0", "spark1", "spark2")
 PLAY_TIMEOUT_S = 300
+TOOLS = Path(sys.executable).parent
 
 
 @dataclass(frozen=True)
@@ -43,18 +45,28 @@ class Lab:
     nodes: tuple[str, ...] = NODES
     root: Path = ROOT
 
-    def command(self, name: str, prefix: str = "playbooks/", **extra: str) -> list[str]:
-        """`ansible-playbook` itself, not the front end: operators use it directly."""
+    def command(self, name: str, prefix: str = "playbooks/", tools: Path = TOOLS, **extra: str) -> list[str]:
+        """`ansible-playbook` itself, not the front end: operators use it directly. `tools` is its directory."""
         words = [word for key, value in extra.items() for word in ("-e", f"{key}={value}")]
-        return [str(Path(sys.executable).with_name("ansible-playbook")), f"{prefix}{name}.yml", *words]
+        return [str(tools / "ansible-playbook"), f"{prefix}{name}.yml", *words]
 
     def environment(self) -> dict[str, str]:
+        """No playbook may print a deprecation warning, on any supported release of ansible-core."""
         inherited = {key: value for key, value in os.environ.items() if key != "ANSIBLE_CONFIG"}
-        return {**inherited, "ANSIBLE_NOCOLOR": "1"}
+        return {**inherited, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_DEPRECATION_WARNINGS": "True"}
 
-    def play(self, name: str, directory: Path = ROOT, prefix: str = "playbooks/", **extra: str) -> Played:
+    def play(
+        self,
+        name: str,
+        directory: Path = ROOT,
+        prefix: str = "playbooks/",
+        options: Sequence[str] = (),
+        tools: Path = TOOLS,
+        **extra: str,
+    ) -> Played:
+        """A finished playbook; `options` are those of ansible-playbook."""
         done = subprocess.run(
-            self.command(name, prefix, **extra),
+            [*self.command(name, prefix, tools, **extra), *options],
             cwd=directory,
             env=self.environment(),
             capture_output=True,
@@ -62,7 +74,9 @@ class Lab:
             timeout=PLAY_TIMEOUT_S,
             check=False,
         )
-        return Played(done.returncode, done.stdout + done.stderr)
+        output = done.stdout + done.stderr
+        assert "DEPRECATION WARNING" not in output, output[-4000:]
+        return Played(done.returncode, output)
 
     def node(self, name: str, *command: str, check: bool = True, data: bytes | None = None) -> bytes:
         interactive = ["-i"] if data is not None else []

@@ -55,7 +55,7 @@ def module_files() -> list[str]:
         pytest.param(["mypy", "--strict", *TYPED], id="mypy"),
         pytest.param(["yamllint", "--strict", "."], id="yamllint"),
         pytest.param(
-            ["ansible-lint", "-c", ".config/ansible-lint.yml", "--offline", "--nocolor", "--parseable"],
+            ["ansible-lint", "-c", ".config/ansible-lint.yml", "--offline", "--nocolor", "--format=pep8"],
             id="ansible-lint",
         ),
     ],

@@ -1,0 +1,258 @@
+"""Writes docs/errors.md: every error id that the tree can show, with its meaning and remedy as the sources say them.
+
+    python -m trispark.reference          print it
+    python -m trispark.reference --write  replace docs/errors.md; a test compares the two
+
+The sources are read, not run: an id counts where it is given to an error together with its text.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+ID: Final = re.compile(r"TS-[A-Z0-9]+(?:-[A-Z0-9]+)+")
+LINE: Final = re.compile(rf"({ID.pattern}): ([^\n]*)")
+PYTHON: Final = ("src", "plugins", "lab/trispark_lab", "adapters")
+TEXT: Final = ("roles/*/tasks/*.yml", "playbooks/*.yml", "trispark")
+PAGE: Final = "docs/errors.md"
+SELF: Final = Path(__file__).name
+
+HEAD: Final = """# Error ids
+
+Every failure is one line that begins with one of these ids: `ID: what; where: …; expected: …; observed: …; do: …`.
+Ids are stable, texts are not. `…` stands for what the line fills in.
+Written from the sources by `python -m trispark.reference --write`; a test compares the two.
+"""
+
+AREAS: Final = {
+    "ADAPTER": "Python that is mounted into the engine",
+    "AGENT": "the node agent and its requests",
+    "BENCH": "the load client",
+    "BOOT": "a boot",
+    "BUILD": "making the agent",
+    "CANONICAL": "the hashed form of a configuration",
+    "CATALOG": "experiments/",
+    "CHECKPOINT": "the lab's checkpoint",
+    "CLI": "the command line",
+    "DEMO": "the demo",
+    "DOCKER": "this machine's Docker Engine",
+    "ENGINE": "the lab's engine while it starts",
+    "ENGRAM": "packed shards",
+    "ENV": "variables of the engine",
+    "FEATURE": "features and stages",
+    "GATE": "the gates of a boot",
+    "HOST": "this machine",
+    "LAB": "the lab",
+    "PLAN": "planning a boot",
+    "PLAY": "running a playbook",
+    "PREFLIGHT": "the nodes before anything is changed",
+    "PROJECT": "this checkout",
+    "PYTEST": "the tests",
+    "PYTHON": "the interpreter",
+    "RECORD": "records and their chain",
+    "RENDER": "files made for a node",
+    "RESOLVED": "a stored configuration",
+    "ROLLBACK": "the way back",
+    "SETUP": ".venv",
+    "SITE": "inventory/",
+    "STAGE": "stages",
+    "TRIAL": "a trial",
+    "WORKLOAD": "prompts",
+    "YAML": "reading YAML",
+}
+
+WRITTEN: Final = {
+    "TS-ADAPTER-START": (
+        "the adapters were not installed, the engine does not start",
+        "read the kept log of that rank",
+    ),
+    "TS-AGENT-DOCKER": ("the node's Docker Engine does not answer, or refuses", ""),
+    "TS-AGENT-FAILED": ("the agent failed and gave no error of its own", "call the verb by hand on the node"),
+    "TS-AGENT-OS": ("the node's operating system refused a step", "mend what the line names; the journal has the step"),
+    "TS-AGENT-SPACE": ("a file system of the node is full", "make room there and repeat the verb"),
+    "TS-BENCH-INPUT": ("the load client's input cannot be read", "run the stage again"),
+    "TS-BENCH-RUN": ("the load client failed", "read the engine's kept log"),
+    "TS-BOOT-TASK": ("a task of the boot failed without an id of its own", "the line has the task's message"),
+    "TS-CATALOG-SCHEMA": ("a file of the catalog has a wrong shape", "correct the place that the line names"),
+    "TS-DEMO-UNVERIFIED": ("the playbooks ended, but not everything was verified", "read the events of the runs"),
+    "TS-ENGRAM-CONTENT": (
+        "a shard under our name does not hold the checkpoint's rows; nothing is served from it",
+        "find out why, then shards.yml with -e repair=true",
+    ),
+    "TS-ENGRAM-HEADER": (
+        "a shard under our name is of another layer, rank, size or format; nothing is served from it",
+        "find out why, then shards.yml with -e repair=true",
+    ),
+    "TS-ENGRAM-MISSING": ("a shard of this rank is not there", "run shards.yml, it packs"),
+    "TS-ENGRAM-PARTIAL": ("an interrupted pack left its temporary file", "run shards.yml, it packs again"),
+    "TS-ENGRAM-SIZE": (
+        "a shard under our name is too short or too long; nothing is served from it",
+        "find out why, then shards.yml with -e repair=true",
+    ),
+    "TS-ENV-RANGE": ("a value is outside of what the allowlist gives", "choose a value that it allows"),
+    "TS-LAB-BOOTSTRAP": ("mmdebstrap could not make a base", "check the network and apt's sources, then try again"),
+    "TS-LAB-CHECKPOINT": ("the lab's checkpoint could not be made", "try again; the line has the maker's message"),
+    "TS-LAB-PACKAGES": (
+        "the engine's locked packages could not be fetched",
+        "check the network and pip's configuration",
+    ),
+    "TS-ROLLBACK-TARGET": ("no generation that the nodes hold is what was asked for", ""),
+    "TS-SETUP-FILES": ("a file of the checkout or of .venv cannot be written or read", "mend what the line names"),
+    "TS-SITE-SCHEMA": ("a file of the site has a wrong shape", "correct the place that the line names"),
+    "TS-TRIAL-BOOT": ("the candidate's boot failed; the baseline is restored", "read the kept logs of that boot"),
+    "TS-WORKLOAD-SCHEMA": ("a file of prompts has a wrong shape", "correct the place that the line names"),
+}
+"""For ids whose text is put together when the program runs."""
+
+
+@dataclass
+class Entry:
+    """What the sources say of one id; several places may raise it."""
+
+    whats: list[str] = field(default_factory=list)
+    remedies: list[str] = field(default_factory=list)
+
+    def add(self, what: str, remedy: str) -> None:
+        for text, known in ((what, self.whats), (remedy, self.remedies)):
+            if text and text not in known:
+                known.append(text)
+
+
+def collect(root: Path) -> dict[str, Entry]:
+    """{id: entry} of the tree at `root`, every id that occurs in a source; one without a text has no `whats`."""
+    found: dict[str, Entry] = {}
+    for path in _files(root):
+        text = path.read_text(encoding="utf-8")
+        for name in ID.findall(text):
+            found.setdefault(name, Entry())
+        if path.suffix == ".py":
+            for name, what, remedy in _python(ast.parse(text)):
+                found[name].add(what, remedy)
+        else:
+            texts = _strings(yaml.safe_load(text)) if path.suffix == ".yml" else text.splitlines()
+            for name, what, remedy in (entry for one in texts for entry in _lines(one)):
+                found[name].add(what, remedy)
+    for name, (what, remedy) in WRITTEN.items():
+        if name in found:
+            found[name] = Entry([what], [remedy] if remedy else found[name].remedies)
+    return found
+
+
+def page(root: Path) -> str:
+    """The text of docs/errors.md."""
+    entries = collect(root)
+    parts = [HEAD]
+    for area in sorted({name.split("-")[1] for name in entries}):
+        parts.append(f"\n## {area}: {AREAS.get(area, area.lower())}\n\n| id | means | do |\n|---|---|---|\n")
+        for name in sorted(entries):
+            if name.split("-")[1] == area:
+                entry = entries[name]
+                cells = (f"`{name}`", "; or ".join(entry.whats), "; or ".join(entry.remedies) or "as the line says")
+                parts.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n")
+    return "".join(parts)
+
+
+def _files(root: Path) -> list[Path]:
+    python = [path for part in PYTHON for path in (root / part).rglob("*.py") if path.name != SELF]
+    return sorted([*python, *(path for pattern in TEXT for path in root.glob(pattern))])
+
+
+def _python(tree: ast.AST) -> Iterator[tuple[str, str, str]]:
+    """(id, what, remedy) of calls `f("TS-…", "what", …)`, of dictionaries with `id`, and of texts `TS-…: what; …`."""
+    constants = _constants(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            named = {word.arg: word.value for word in node.keywords if word.arg}
+            given = list(node.args)
+            name = _identifier(given[0] if given else named.get("id"), constants)
+            if name:
+                what = given[1] if len(given) > 1 else named.get("what", named.get("problem"))
+                remedy = given[5] if len(given) > 5 else named.get("remedy")
+                yield name, _text(what, constants), _text(remedy, constants)
+        elif isinstance(node, ast.Dict):
+            pairs = {
+                key.value: value
+                for key, value in zip(node.keys, node.values, strict=True)
+                if isinstance(key, ast.Constant) and isinstance(key.value, str)
+            }
+            name = _identifier(pairs.get("id"), constants)
+            if name:
+                yield name, _text(pairs.get("what"), constants), _text(pairs.get("remedy"), constants)
+        elif isinstance(node, ast.JoinedStr | ast.Constant):
+            yield from _lines(_text(node, constants))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All texts of a YAML document."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _strings(each)
+
+
+def _constants(tree: ast.AST) -> dict[str, ast.expr]:
+    """Module constants such as `READ_LOG = "read the log"`, so that a remedy given by name is shown."""
+    body = tree.body if isinstance(tree, ast.Module) else []
+    found: dict[str, ast.expr] = {}
+    for statement in body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value:
+            found[statement.target.id] = statement.value
+        elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            found[statement.targets[0].id] = statement.value
+    return found
+
+
+def _identifier(node: ast.expr | None, constants: dict[str, ast.expr]) -> str:
+    text = _text(node, constants) if node is not None else ""
+    return text if ID.fullmatch(text) else ""
+
+
+def _text(node: ast.expr | None, constants: dict[str, ast.expr]) -> str:
+    """A literal as a reader sees it; `…` for whatever is filled in when the program runs."""
+    if isinstance(node, ast.Constant):
+        return " ".join(node.value.split()) if isinstance(node.value, str) else ""
+    if isinstance(node, ast.JoinedStr):
+        return " ".join("".join(_text_part(part) for part in node.values).split())
+    if isinstance(node, ast.IfExp):
+        either = [text for text in (_text(node.body, constants), _text(node.orelse, constants)) if text]
+        return "; or ".join(either)
+    if isinstance(node, ast.Name) and node.id in constants:
+        return _text(constants[node.id], {})
+    return ""
+
+
+def _text_part(part: ast.expr) -> str:
+    return part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else "…"
+
+
+def _lines(text: str) -> Iterator[tuple[str, str, str]]:
+    """Of a finished line `TS-…: what; …; do: remedy`, or `TS-…: what [where: …] …`."""
+    for match in LINE.finditer(" ".join(text.split())):
+        rest = re.sub(r"\{\{.*?\}\}|\$\{?\w+\}?", "…", match[2]).rstrip("\" '")
+        what = re.split(r"; (?:where|expected|observed|do):| \[where:|\" \d", rest)[0].strip("\"' ")
+        remedy = re.search(r"; do: (.*)$", rest)
+        yield match[1], what, remedy[1] if remedy else ""
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status 0."""
+    root = Path(__file__).resolve().parents[2]
+    text = page(root)
+    if arguments == ["--write"]:
+        (root / PAGE).write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
