@@ -6,12 +6,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trispark.errors import TrisparkError
+
+MAX_DEPTH: Final = 50
+"""Mappings and lists inside each other."""
 
 
 class Strict(BaseModel):
@@ -38,19 +41,40 @@ def _not_json(value: object) -> dict[str, str]:
     return {"value": repr(value)}
 
 
-class _Alias(yaml.composer.ComposerError):
-    """An alias in a file."""
+class _Alias(Exception):
+    """An alias in a file, with the number of its line."""
+
+    def __init__(self, problem: str, line: int) -> None:
+        super().__init__(problem)
+        self.line = line
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader which refuses aliases and a key that appears twice, and keeps unknown tags opaque."""
+    """SafeLoader which refuses aliases, deep nesting and a key that appears twice, and keeps unknown tags opaque."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
+
+    def fetch_flow_collection_start(self, token: type[yaml.Token]) -> None:
+        """The scanner reads ahead, in a time that grows with the square of the nesting."""
+        if self.flow_level >= MAX_DEPTH:
+            raise RecursionError
+        super().fetch_flow_collection_start(token)
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Aliases end here, before anything is built: a few of them make a value that holds itself or gigabytes."""
         if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
-            raise _Alias(None, None, f"*{event.anchor} repeats another value", event.start_mark)
-        return super().compose_node(parent, index)
+            event: yaml.AliasEvent = self.peek_event()  # type: ignore[no-untyped-call] # its stub has no types
+            mark = event.start_mark
+            raise _Alias(f"*{event.anchor} repeats another value", mark.line + 1 if mark else 1)
+        if self._depth > MAX_DEPTH:
+            raise RecursionError
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -78,7 +102,7 @@ _Loader.add_multi_constructor("!", _opaque)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises TS-YAML-MISSING, TS-YAML-READ, TS-YAML-ALIAS, TS-YAML-SYNTAX or TS-YAML-SHAPE."""
+    """The mapping in a YAML file. Raises TS-YAML-MISSING, -READ, -ALIAS, -SYNTAX or -SHAPE."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -93,9 +117,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise TrisparkError(
             "TS-YAML-ALIAS",
             "the file has an alias",
-            where=f"{path} line {error.problem_mark.line + 1}",
+            where=f"{path} line {error.line}",
             expected="YAML without anchors and aliases",
-            observed=str(error.problem),
+            observed=str(error),
             remedy="write the value out",
         ) from None
     # PyYAML's own constructors raise the last three for values such as `!!int ""`.
@@ -121,8 +145,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def _words(error: Exception) -> str:
     if isinstance(error, RecursionError):
-        return "values nested too deeply"
-    return str(error) if isinstance(error, ValueError) else "a value that does not fit its tag"
+        return f"values nested too deeply, more than {MAX_DEPTH} levels"
+    return str(error) if isinstance(error, ValueError | yaml.YAMLError) else "a value that does not fit its tag"
 
 
 def check_model(model: type[Model], data: Mapping[str, Any], where: str, error_id: str) -> Model:

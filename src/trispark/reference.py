@@ -77,12 +77,27 @@ WRITTEN: Final = {
     "TS-AGENT-DOCKER": ("the node's Docker Engine does not answer, or refuses", ""),
     "TS-AGENT-FAILED": ("the agent failed and gave no error of its own", "call the verb by hand on the node"),
     "TS-AGENT-OS": ("the node's operating system refused a step", "mend what the line names; the journal has the step"),
+    "TS-AGENT-REQUEST": ("the caller asked for something that is no request of this verb", ""),
     "TS-AGENT-SPACE": ("a file system of the node is full", "make room there and repeat the verb"),
+    "TS-BENCH-INCOMPLETE": (
+        "the load client gave no result, or a planned request failed, is missing, has other tokens than were asked "
+        "for, or no decode rate; the boot is invalid",
+        "read the kept logs, boot again",
+    ),
     "TS-BENCH-INPUT": ("the load client's input cannot be read", "run the stage again"),
     "TS-BENCH-RUN": ("the load client failed", "read the engine's kept log"),
+    "TS-BOOT-NODE": (
+        "a node did not report the whole way of a boot; the line names the first part that is missing",
+        "see ./trispark status, bring the node back, boot again",
+    ),
     "TS-BOOT-TASK": ("a task of the boot failed without an id of its own", "the line has the task's message"),
     "TS-CATALOG-SCHEMA": ("a file of the catalog has a wrong shape", "correct the place that the line names"),
     "TS-DEMO-UNVERIFIED": ("the playbooks ended, but not everything was verified", "read the events of the runs"),
+    "TS-ENGINE-FLAG": ("the command line of the lab's engine cannot be used", ""),
+    "TS-ENGINE-SAMPLED-CAP": (
+        "a sampled request came while DSV41_VERIFY_CAP goes by confidence and DSV41_BLOCK_VERIFY is off",
+        "send temperature 0, or start the engine with block verification",
+    ),
     "TS-ENGRAM-CONTENT": (
         "a shard under our name does not hold the checkpoint's rows; nothing is served from it",
         "find out why, then shards.yml with -e repair=true",
@@ -100,14 +115,20 @@ WRITTEN: Final = {
     "TS-ENV-RANGE": ("a value is outside of what the allowlist gives", "choose a value that it allows"),
     "TS-LAB-BOOTSTRAP": ("mmdebstrap could not make a base", "check the network and apt's sources, then try again"),
     "TS-LAB-CHECKPOINT": ("the lab's checkpoint could not be made", "try again; the line has the maker's message"),
+    "TS-LAB-KEYS": (
+        "ssh-keygen did not make a key of the lab",
+        "mend what the line shows of ssh-keygen, then ./trispark lab up again",
+    ),
     "TS-LAB-PACKAGES": (
         "the engine's locked packages could not be fetched",
         "check the network and pip's configuration",
     ),
     "TS-ROLLBACK-TARGET": ("no generation that the nodes hold is what was asked for", ""),
     "TS-SETUP-FILES": ("a file of the checkout or of .venv cannot be written or read", "mend what the line names"),
+    "TS-SETUP-LOCKED": ("another setup of this checkout is still running", "wait for it or end it, then try again"),
     "TS-SITE-SCHEMA": ("a file of the site has a wrong shape", "correct the place that the line names"),
     "TS-TRIAL-BOOT": ("the candidate's boot failed; the baseline is restored", "read the kept logs of that boot"),
+    "TS-TRIAL-RESTORE": ("the baseline does not serve again after a trial", "run playbooks/rollback.yml"),
     "TS-WORKLOAD-SCHEMA": ("a file of prompts has a wrong shape", "correct the place that the line names"),
 }
 """For ids whose text is put together when the program runs."""
@@ -168,7 +189,10 @@ def _files(root: Path) -> list[Path]:
 def _python(tree: ast.AST) -> Iterator[tuple[str, str, str]]:
     """(id, what, remedy) of calls `f("TS-…", "what", …)`, of dictionaries with `id`, and of texts `TS-…: what; …`."""
     constants = _constants(tree)
+    silent = {id(node) for node in _no_texts(tree)}
     for node in ast.walk(tree):
+        if id(node) in silent:
+            continue
         if isinstance(node, ast.Call):
             named = {word.arg: word.value for word in node.keywords if word.arg}
             given = list(node.args)
@@ -188,6 +212,15 @@ def _python(tree: ast.AST) -> Iterator[tuple[str, str, str]]:
                 yield name, _text(pairs.get("what"), constants), _text(pairs.get("remedy"), constants)
         elif isinstance(node, ast.JoinedStr | ast.Constant):
             yield from _lines(_text(node, constants))
+
+
+def _no_texts(tree: ast.AST) -> Iterator[ast.AST]:
+    """Literals that are no texts of an error by themselves: descriptions in sources, and the parts of an f-string."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield node.value
+        elif isinstance(node, ast.JoinedStr):
+            yield from node.values
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -49,10 +49,12 @@ def read(node: Node) -> GoodMarks:
     for number, line in enumerate(lines, start=1):
         try:
             fields = Fields(parse_json(line), str(path))
-            marks.append(GoodMark.parse(fields))
+            mark = GoodMark.parse(fields)
             fields.done()
         except (ValueError, TypeError, AttributeError, AgentError):
             damaged.append(number)
+        else:
+            marks.append(mark)
     return GoodMarks(tuple(marks), tuple(damaged))
 
 

@@ -20,13 +20,19 @@ from trispark_node.plain_json import whole_number
 from trispark_node.regular_file import open_regular
 
 MAX_HEADER_BYTES = 100 * 2**20
-MAX_TENSORS = 100_000
+MAX_TENSORS = 50_000
 """In one file. Counted before the header is parsed: parsing what is too much takes minutes and gigabytes."""
 MAX_DIMENSIONS = 8
 MAX_EXTENT = 2**48
 """Of one dimension; checked before anything is multiplied."""
-_MOST = {b"{": MAX_TENSORS + 2, b"[": 2 * MAX_TENSORS, b",": 12 * MAX_TENSORS, b"\\": 12 * MAX_TENSORS}
-"""How often each of these occurs at most: an entry has 12 commas at most, two lists and one object."""
+_MOST = {
+    b"{": MAX_TENSORS + 2,
+    b"[": 2 * MAX_TENSORS,
+    b":": 5 * MAX_TENSORS,
+    b",": 12 * MAX_TENSORS,
+    b"\\": 12 * MAX_TENSORS,
+}
+"""How often each of these occurs at most: an entry is one object with two lists, 4 colons and at most 11 commas."""
 _PIECE_BYTES = 2**20
 ITEM_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,

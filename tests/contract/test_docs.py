@@ -28,8 +28,10 @@ def table(heading: str) -> dict[str, str]:
 
 
 def check_ids() -> set[str]:
-    """Ids given to results of the gates, and `check_id` of the action plugins."""
+    """Ids given to results of the gates, `check_id` of the action plugins, and what a role's assertion begins with."""
     found: set[str] = set()
+    for path in ROOT.glob("roles/*/tasks/*.yml"):
+        found.update(re.findall(r"fail_msg: (?:>-\s+)?\"?([a-z_]+\.[a-z_]+): ", path.read_text(encoding="utf-8")))
     for path in [ROOT / "src/trispark/gates.py", *ROOT.glob("plugins/action/*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call):
@@ -39,7 +41,7 @@ def check_ids() -> set[str]:
                 text = value.value if isinstance(value, ast.Constant) else None
                 if isinstance(value, ast.JoinedStr) and isinstance(value.values[0], ast.Constant):
                     text = f"{value.values[0].value}<id>"
-                if isinstance(text, str) and re.fullmatch(r"[a-z]+\.([a-z_]+|<id>)", text):
+                if isinstance(text, str) and re.fullmatch(r"[a-z_]+\.([a-z_]+|<id>)", text):
                     found.add(text)
     return {name for name in found if not name.startswith("trispark.")}
 
@@ -104,6 +106,7 @@ def test_every_playbook_is_in_the_table() -> None:
 def test_every_check_id_is_in_the_table() -> None:
     found = check_ids()
     assert {"boot.ready", "canary.text", "engram.packed", "identity.image_digest"} <= found
+    assert {"after_load.<id>", "boot.ranks"} <= found
     assert set(table("Check ids")) == found
 
 

@@ -135,6 +135,7 @@ def test_a_rank_that_silently_falls_back_fails_its_gate_and_every_rank_is_stoppe
         assert ("packed=False" in kept) == (name == "spark2")
 
 
+@pytest.mark.slow
 def test_a_node_that_hangs_under_load_makes_the_boot_invalid_and_catches_up_later(serving) -> None:
     """Nothing of the boot may count, the other ranks are stopped, and the node gets its records when it is back."""
     boot = subprocess.Popen(

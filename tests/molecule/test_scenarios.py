@@ -61,9 +61,8 @@ def left_over() -> str:
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize(
-    "scenario", [pytest.param(name, marks=() if name == "default" else pytest.mark.slow) for name in SCENARIOS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_scenario(scenario: str) -> None:
     status, output, phases = play(scenario)
     print("\n".join(f"{seconds:7.1f} s  {scenario} {phase}" for phase, seconds in phases))

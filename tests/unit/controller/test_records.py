@@ -307,10 +307,65 @@ def test_cache_shows_only_one(make: Maker, tmp_path: Path, key: str) -> None:
     assert caught.value.id == "TS-RECORD-UNKNOWN"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}"])
-def test_damaged_cache_file_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / "000001-b1.json").write_text(text, encoding="utf-8")
+NESTED = b"[" * 150 + b"]" * 150
+"""Deeper than any record, and not yet too deep for the parser."""
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b"null",
+        b"[" * 100_000,
+        b'{"seq":' * 100_000,
+        b'{"seq":1,"id":"b1","kind":"boot","x":' + NESTED + b"}",
+        b'{"seq":1,"id":"b\xff","kind":"boot"}',
+        '{"seq":1,"id":"b1","kind":"boot"}'.encode("utf-16"),
+        b'{"seq":"1","id":"b1","kind":"boot"}',
+        b'{"seq":[1],"id":"b1","kind":"boot"}',
+        b'{"seq":1,"id":["b1"],"kind":"boot"}',
+        b'{"seq":1,"id":"b1","kind":{}}',
+        b'{"seq":' + b"9" * 5000 + b',"id":"b1","kind":"boot"}',
+    ],
+)
+def test_damaged_cache_file_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "000001-b1.json").write_bytes(content)
+    cache = RecordCache(tmp_path)
+    for read in (cache.list, cache.head, cache.verify, lambda: cache.show("b1")):
+        with pytest.raises(TrisparkError) as caught:
+            read()
+        assert caught.value.id == "TS-RECORD-READ"
+        assert "000001-b1.json" in caught.value.where
+
+
+def edit(path: Path) -> None:
+    path.write_text(path.read_text(encoding="utf-8").replace("all gates passed", "all gates were fine"), "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (lambda files: edit(files[0]), "record 2"),
+        (lambda files: edit(files[1]), "record 3"),
+        (lambda files: files[0].unlink(), "record 1"),
+        (lambda files: (files[0].unlink(), files[1].unlink()), "record 1"),
+        (lambda files: files[1].unlink(), "seq 2"),
+        (lambda files: files[0].write_bytes(files[1].read_bytes()), "record 1"),
+    ],
+)
+def test_verify_finds_what_list_does_not_look_for(
+    make: Maker, tmp_path: Path, damage: Callable[[list[Path]], object], named: str
+) -> None:
+    cache = RecordCache(tmp_path)
+    for record in chain(make, 3):
+        cache.add(record)
+    files = sorted(tmp_path.glob("*.json"))
+    damage(files)
+    assert len(cache.list()) == len(list(tmp_path.glob("*.json")))
     with pytest.raises(TrisparkError) as caught:
-        RecordCache(tmp_path).list()
-    assert caught.value.id == "TS-RECORD-READ"
-    assert "000001-b1.json" in caught.value.where
+        cache.verify()
+    assert caught.value.id == "TS-RECORD-CHAIN"
+    assert named in str(caught.value)

@@ -55,6 +55,12 @@ def tree(root: Path, name: str, text: str) -> Path:
             Entry(["what is"], ["mend it"]),
             id="task",
         ),
+        pytest.param(
+            "src/x.py",
+            'def f():\n    """Raises TS-X-ONE: said of it."""\n    g(f"TS-X-ONE: what {x} is; do: mend {y}")',
+            Entry(["what … is"], ["mend …"]),
+            id="description-and-parts-do-not-count",
+        ),
         pytest.param("src/x.py", 'IDS = {"TS-X-ONE"}', Entry(), id="named-without-a-text"),
         pytest.param(
             "src/x.py",

@@ -61,12 +61,148 @@ def test_shipped_lab_inventory_is_valid() -> None:
         ({"hosts": [("sparks:", "others:")]}, "TS-SITE-SCHEMA", "ranks 0 to 2"),
         ({"extra": "node_rank: 1\n"}, "TS-SITE-PLACE", "node_rank"),
         ({"extra": "a: [\n"}, "TS-YAML-SYNTAX", "site.yml"),
+        ({"extra": "a: &a [*a]\n"}, "TS-YAML-ALIAS", "site.yml"),
+        ({"hosts": [("sparks:\n", "sparks: &s\n  children: {x: *s}\n")]}, "TS-YAML-ALIAS", "hosts.yml"),
     ],
 )
 def test_refused_by_name(make_site: Callable[..., Path], change: dict[str, object], error_id: str, named: str) -> None:
     error = refused(make_site(**change))
     assert error.id == error_id
     assert named in str(error)
+    assert "{'site_" not in str(error), "a rule, not a dump of all keys"
+    assert len(str(error)) < 600
+
+
+WRONG_SHAPES = {
+    "group is a list": "sparks: [spark0]\n",
+    "group is a text": "sparks: spark0\n",
+    "group is a number": "sparks: 1\n",
+    "group is tagged": "sparks: !vault x\n",
+    "group has a number as key": "sparks: {1: x}\n",
+    "hosts is a list": "sparks:\n  hosts: [spark0, spark1]\n",
+    "hosts is a text": "sparks:\n  hosts: spark0\n",
+    "hosts is false": "sparks:\n  hosts: false\n",
+    "hosts is empty text": "sparks:\n  hosts: ''\n",
+    "host name is a number": "sparks:\n  hosts: {1: {}}\n",
+    "host name is true": "sparks:\n  hosts: {yes: {}}\n",
+    "host is a list": "sparks:\n  hosts: {spark0: [node_rank]}\n",
+    "host is a text": "sparks:\n  hosts: {spark0: node_rank}\n",
+    "host is zero": "sparks:\n  hosts: {spark0: 0}\n",
+    "variable is a number": "sparks:\n  hosts: {spark0: {1: 2}}\n",
+    "vars is a list": "sparks:\n  vars: [ansible_user]\n",
+    "vars is a text": "sparks:\n  vars: ansible_user\n",
+    "vars has a number as key": "sparks:\n  vars: {1: 2}\n",
+    "children is a list": "sparks:\n  children: [x]\n",
+    "children is a text": "sparks:\n  children: x\n",
+    "child is a list": "sparks:\n  children: {x: []}\n",
+    "child has a number as key": "sparks:\n  children: {1: {}}\n",
+    "links is a mapping": "sparks:\n  hosts: {spark0: {node_rank: 0, node_address: 10.0.0.1, node_pair_links: {}}}\n",
+    "link is a text": "sparks:\n  hosts: {spark0: {node_rank: 0, node_address: 10.0.0.1, node_pair_links: [x]}}\n",
+    "rank is a list": "sparks:\n  hosts: {spark0: {node_rank: [0], node_address: 10.0.0.1, node_pair_links: []}}\n",
+    "address is a mapping": "sparks:\n  hosts: {spark0: {node_rank: 0, node_address: {}, node_pair_links: []}}\n",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("name", WRONG_SHAPES)
+def test_a_wrong_shape_in_hosts_is_refused(make_site: Callable[..., Path], name: str) -> None:
+    directory = make_site()
+    (directory / "hosts.yml").write_text(WRONG_SHAPES[name], encoding="utf-8")
+    error = refused(directory)
+    assert error.id == "TS-SITE-SCHEMA"
+    assert str(directory) in error.where
+    assert error.expected
+
+
+SYSTEM = [
+    "/",
+    "/usr",
+    "/etc",
+    "/var",
+    "/opt",
+    "/proc",
+    "/sys",
+    "/dev",
+    "/home",
+    "/root",
+    "/tmp",
+    "/run",
+    "/bin",
+    "/lib",
+]
+INSIDE_THE_KERNEL = ["/proc/self", "/sys/fs", "/dev/shm"]
+CHECKPOINT_MOUNT = "site_checkpoint_mount: /models/DeepSeek-V4.1-Flash"
+ENGRAM_MOUNT = "site_engram_mount: /engram"
+MODEL = "site_served_model_name: deepseek-v4.1-flash"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        *[
+            ({"site": [(f"{key}: {value}\n", f"{key}: {path}\n")]}, key)
+            for path in [*SYSTEM, *INSIDE_THE_KERNEL]
+            for key, value in (
+                ("site_checkpoint_mount", "/models/DeepSeek-V4.1-Flash"),
+                ("site_engram_mount", "/engram"),
+                ("site_root", "/var/lib/trispark"),
+                ("site_engram_dir", "/srv/engram"),
+                ("site_checkpoint_dir", "/srv/models/DeepSeek-V4.1-Flash"),
+            )
+        ],
+        ({"site": [(CHECKPOINT_MOUNT, "site_checkpoint_mount: /engram")]}, "must lie apart"),
+        ({"site": [(CHECKPOINT_MOUNT, "site_checkpoint_mount: /engram/model")]}, "must lie apart"),
+        ({"site": [(ENGRAM_MOUNT, "site_engram_mount: /models")]}, "must lie apart"),
+        ({"site": [(ENGRAM_MOUNT, "site_engram_mount: /opt/trispark/adapters")]}, "must lie apart"),
+        ({"site": [("dir: /srv/engram", "dir: /srv/models/DeepSeek-V4.1-Flash")]}, "site_engram_dir must differ"),
+        ({"site": [("site_start_deadline_s: 60", "site_start_deadline_s: 86401")]}, "site_start_deadline_s"),
+        ({"site": [("site_start_deadline_s: 60", "site_start_deadline_s: 0")]}, "site_start_deadline_s"),
+        ({"site": [("site_start_deadline_s: 60", f"site_start_deadline_s: {10**400}")]}, "site_start_deadline_s"),
+        ({"site": [("site_start_deadline_s: 60", "site_start_deadline_s: .inf")]}, "site_start_deadline_s"),
+        ({"site": [("site_stop_deadline_s: 15", "site_stop_deadline_s: 3601")]}, "site_stop_deadline_s"),
+        ({"site": [("site_watch_interval_s: 0.5", "site_watch_interval_s: 300.5")]}, "site_watch_interval_s"),
+        ({"site": [("[1, 4]", "[1, 4, 1]")]}, "1 is there twice"),
+        ({"site": [("[prose, code]", "[prose, prose]")]}, "prose is there twice"),
+        ({"site": [("20003]", "20002]")]}, "20000, 20001, 20002, 20002"),
+        *[
+            ({"hosts": [(f"{end}: 10.77.1.10", f"{end}: {address}") for end in ("local", "remote")]},
+             f"{address} is the node_address of {node}")
+            for address, node in (("10.77.0.10", "spark0"), ("10.77.0.12", "spark2"))
+        ],
+        ({"hosts": [("ansible_host: 127.77.0.12", "ansible_host: 127.77.0.11")]}, "same ansible_host"),
+        ({"hosts": [("ansible_host: 127.77.0.12", "ansible_host: A.example"),
+                    ("ansible_host: 127.77.0.11", "ansible_host: a.EXAMPLE")]}, "same ansible_host"),
+        *[
+            ({"site": [(MODEL, f"site_served_model_name: {name}")]}, "site_served_model_name")
+            for name in ("''", "-flash", "/flash", "'a b'", "'a;b'", '"a\\n"', "'{a}'", "ü", "a" * 201, "7")
+        ],
+    ],
+)  # fmt: skip
+def test_a_site_that_cannot_work_is_refused(
+    make_site: Callable[..., Path], change: dict[str, object], named: str
+) -> None:
+    error = refused(make_site(**change))
+    assert error.id == "TS-SITE-SCHEMA"
+    assert named in str(error)
+    assert "{'site_" not in str(error), "a rule, not a dump of all keys"
+    assert len(str(error)) < 600
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"site": [("site_start_deadline_s: 60", "site_start_deadline_s: 86400")]},
+        {"site": [("site_stop_deadline_s: 15", "site_stop_deadline_s: 3600")]},
+        {"site": [("site_watch_interval_s: 0.5", "site_watch_interval_s: 300")]},
+        {"site": [(MODEL, "site_served_model_name: DeepSeek/V4.1_Flash-x")]},
+        {"site": [(ENGRAM_MOUNT, "site_engram_mount: /models/engram")]},
+        {"site": [(ENGRAM_MOUNT, "site_engram_mount: /models/DeepSeek-V4.1-Flash-engram")]},
+        {"site": [("site_root: /var/lib/trispark", "site_root: /opt/trispark")]},
+        {"hosts": [(f"      ansible_host: 127.77.0.1{rank}\n", "") for rank in range(3)]},
+    ],
+)
+def test_what_only_looks_wrong_is_read(make_site: Callable[..., Path], change: dict[str, object]) -> None:
+    assert load_site(make_site(**change)).name == "lab"
 
 
 def test_key_in_two_files_is_refused(make_site: Callable[..., Path]) -> None:

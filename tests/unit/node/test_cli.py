@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,13 @@ ENGRAM = '{"action":"verify","checkpoint":"%s","directory":"/d","rank":%d,"tp":3
         ("save-log", "", "TS-AGENT-ABSENT", 1),
         ("can-start", '{"generation": "g0123456789abcdef"}', "TS-AGENT-NOT-STAGED", 1),
         ("can-start", '{"generation": "../x"}', "TS-AGENT-REQUEST", 2),
+        ("version", "[" * 100_000, "TS-AGENT-REQUEST", 2),
+        ("version", '{"a":' * 100_000, "TS-AGENT-REQUEST", 2),
+        ("stage", '{"resolved":' + "[" * 150 + "]" * 150 + "}", "TS-AGENT-REQUEST", 2),
+        ("version", b'{"\xff": 1}', "TS-AGENT-REQUEST", 2),
+        ("version", '{"protocol": 1}'.encode("utf-16"), "TS-AGENT-REQUEST", 2),
+        ("version", '{"\\ud800": 1}', "TS-AGENT-REQUEST", 2),
+        ("fence", '{"epoch": ' + "1" * 5000 + "}", "TS-AGENT-REQUEST", 2),
         ("boot-log", '{"boot_id": "b1"}', "TS-AGENT-LOG-MISSING", 1),
         ("boot-log", '{"boot_id": "../../etc"}', "TS-AGENT-REQUEST", 2),
         ("boot-log", '{"boot_id": "b1", "patterns": ["a", "("]}', "TS-AGENT-REQUEST", 2),
@@ -54,6 +62,35 @@ def test_main_prints_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert cli.main(["version"], io.StringIO('{"protocol": 1}'), out) == 0
     assert json.loads(out.getvalue()) == {"ok": True, "version": "0.1.0", "protocol": 1}
     assert out.getvalue().count("\n") == 1
+
+
+@pytest.mark.parametrize(("argv", "code"), [([], 2), (["-h"], 0), (["--help"], 0), (["status", "--help"], 0)])
+def test_help_for_a_person(capsys: pytest.CaptureFixture[str], argv: list[str], code: int):
+    assert cli.main(argv, io.StringIO("")) == code
+    lines = capsys.readouterr().out.splitlines()
+    for verb in cli.VERBS:
+        (line,) = [line for line in lines if line.split()[:1] == [verb]]
+        assert len(line.split()) > 2
+    assert len(lines) < len(cli.VERBS) + 15
+    assert max(map(len, lines)) <= 100
+
+
+def test_an_unknown_verb_leads_to_the_help(bench):
+    assert "--help" in bench.refused("fly")["remedy"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_main_reads_and_writes_any_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str):
+    """A request that is no text is refused, and a name that is no text is shown, in one line of JSON."""
+    monkeypatch.setenv("TRISPARK_ROOT", str(tmp_path))
+    (tmp_path / "current").symlink_to(os.fsdecode(b"elsewhere/\xff"))
+    for verb, sent, code in (("status", b"", 0), ("status", b"\xff", 2)):
+        raw = io.BytesIO()
+        out = io.TextIOWrapper(raw, encoding=encoding)
+        assert cli.main([verb], io.TextIOWrapper(io.BytesIO(sent), encoding="ascii"), out) == code
+        answer = json.loads(raw.getvalue())
+        assert answer["ok"] is (code == 0)
+    assert raw.getvalue().count(b"\n") == 1
 
 
 def test_defect_becomes_one_line_and_a_traceback_file(bench, monkeypatch):
@@ -160,7 +197,57 @@ def replaced_by_directory(path: Path) -> None:
     path.mkdir()
 
 
+def replaced_by_fifo(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def add_line(path: Path, line: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(line + b"\n")
+
+
 GENERATION = "g0123456789abcdef"
+DEEP = b"[" * 100_000
+NESTED = b"[" * 150 + b"]" * 150
+"""Deeper than anything of ours, and not yet too deep for the parser."""
+ENTRY = b'{"detail":%s,"phase":"%s","seq":%s,"time":%s,"verb":%s}'
+JOURNAL_LINES = {
+    "intent is a list": ENTRY % (b'{"intent":[1]}', b"done", b"90", b'"t"', b'"fence"'),
+    "intent is an object": ENTRY % (b'{"intent":{}}', b"failed", b"90", b'"t"', b'"fence"'),
+    "intent is a text": ENTRY % (b'{"intent":"1"}', b"done", b"90", b'"t"', b'"fence"'),
+    "intent is null": ENTRY % (b'{"intent":null}', b"done", b"90", b'"t"', b'"fence"'),
+    "intent is a truth value": ENTRY % (b'{"intent":true}', b"done", b"90", b'"t"', b'"fence"'),
+    "no intent": ENTRY % (b"{}", b"done", b"90", b'"t"', b'"fence"'),
+    "detail is a list": ENTRY % (b"[1]", b"intent", b"90", b'"t"', b'"fence"'),
+    "detail is nested": ENTRY % (b'{"x":' + NESTED + b"}", b"intent", b"90", b'"t"', b'"fence"'),
+    "phase is a list": b'{"detail":{},"phase":[],"seq":90,"time":"t","verb":"fence"}',
+    "seq is a text": ENTRY % (b"{}", b"intent", b'"90"', b'"t"', b'"fence"'),
+    "seq is negative": ENTRY % (b"{}", b"intent", b"-1", b'"t"', b'"fence"'),
+    "seq is immense": ENTRY % (b"{}", b"intent", b"9" * 5000, b'"t"', b'"fence"'),
+    "time is a number": ENTRY % (b"{}", b"intent", b"90", b"7", b'"fence"'),
+    "verb is a list": ENTRY % (b"{}", b"intent", b"90", b'"t"', b"[]"),
+    "a list": b"[]",
+    "a number": b"7",
+    "deep": DEEP,
+    "deep objects": b'{"detail":' * 100_000,
+    "no text": b"\xff\xfe",
+    "UTF-16": '{"seq":1}'.encode("utf-16"),
+    "half a surrogate pair": ENTRY % (b'{"x":"\\ud800"}', b"intent", b"90", b'"t"', b'"fence"'),
+}
+GOOD_LINES = {
+    "generation is a number": b'{"boot_id":"b","generation":7,"time":"t"}',
+    "boot_id is a list": b'{"boot_id":["b"],"generation":"g0123456789abcdef","time":"t"}',
+    "boot_id is null": b'{"boot_id":null,"generation":"g0123456789abcdef","time":"t"}',
+    "time is a number": b'{"boot_id":"b","generation":"g0123456789abcdef","time":1}',
+    "time is an object": b'{"boot_id":"b","generation":"g0123456789abcdef","time":{}}',
+    "a surplus key": b'{"boot_id":"b","generation":"g0123456789abcdef","time":"t","x":1}',
+    "a list": b"[]",
+    "a text": b'"g0123456789abcdef"',
+    "deep": DEEP,
+    "nested": b'{"boot_id":"b","generation":"g0123456789abcdef","time":"t","x":' + NESTED + b"}",
+    "no text": b"\xff",
+}
 STATUS_DAMAGES = {
     "good: no JSON": (lambda layout: layout.good.write_text("nonsense\n"), "good.jsonl", {"good": []}),
     "good: no object": (lambda layout: layout.good.write_text("[]\n"), "lines 1", {"good": []}),
@@ -173,6 +260,36 @@ STATUS_DAMAGES = {
     "journal: a directory": (lambda layout: replaced_by_directory(layout.journal), "journal.jsonl", {}),
     "epoch: nonsense": (lambda layout: layout.epoch.write_text("nonsense"), "epoch", {"epoch": 0}),
     "epoch: no text": (lambda layout: layout.epoch.write_bytes(b"\xff\xfe"), "epoch", {"epoch": 0}),
+    "epoch: text, then none": (
+        lambda layout: layout.epoch.write_bytes(b'{"boot_id":"b\xff","epoch":5}'),
+        "epoch",
+        {"epoch": 0},
+    ),
+    "epoch: UTF-16": (
+        lambda layout: layout.epoch.write_bytes('{"boot_id":"b1","epoch":5}'.encode("utf-16")),
+        "epoch",
+        {"epoch": 0},
+    ),
+    "epoch: deep": (lambda layout: layout.epoch.write_bytes(DEEP), "epoch", {"epoch": 0}),
+    "epoch: nested": (
+        lambda layout: layout.epoch.write_bytes(b'{"boot_id":' + NESTED + b',"epoch":5}'),
+        "epoch",
+        {"epoch": 0},
+    ),
+    "epoch: immense": (
+        lambda layout: layout.epoch.write_bytes(b'{"epoch":' + b"9" * 5000 + b"}"),
+        "epoch",
+        {"epoch": 0},
+    ),
+    "epoch: a list": (lambda layout: layout.epoch.write_text("[5]"), "epoch", {"epoch": 0}),
+    "epoch: a FIFO": (lambda layout: replaced_by_fifo(layout.epoch), "epoch", {"epoch": 0}),
+    "good: a FIFO": (lambda layout: replaced_by_fifo(layout.good), "good.jsonl", {"good": []}),
+    "journal: a FIFO": (lambda layout: replaced_by_fifo(layout.journal), "journal.jsonl", {}),
+    "current: no text": (
+        lambda layout: link_current(layout, os.fsdecode(b"elsewhere/\xff")),
+        "elsewhere/",
+        {"current": None},
+    ),
     "epoch: empty": (lambda layout: layout.epoch.write_bytes(b""), "epoch", {"epoch": 0}),
     "epoch: a number": (lambda layout: layout.epoch.write_text("5"), "epoch", {"epoch": 0}),
     "epoch: a directory": (lambda layout: replaced_by_directory(layout.epoch), "epoch", {"epoch": 0}),
@@ -211,6 +328,59 @@ def test_status_names_each_damaged_part(bench, active, damage):
     assert words in problem
     assert "\n" not in problem
     assert status == {**whole, **differs, "problems": [problem]}
+
+
+@pytest.mark.parametrize("name", JOURNAL_LINES)
+def test_a_journal_line_of_another_shape_is_counted_as_damaged(bench, active, name):
+    whole = bench.ask("status")
+    lines = bench.node.layout.journal.read_bytes().count(b"\n")
+    add_line(bench.node.layout.journal, JOURNAL_LINES[name])
+    status = bench.ask("status")
+    assert [problem.partition(" of ")[0] for problem in status["problems"]] == [f"journal: lines {lines + 1}"]
+    assert status == {**whole, "problems": status["problems"]}
+    bench.ask("fence", epoch=6)  # and the next verb goes on after it
+    assert bench.ask("status")["pending"] == []
+
+
+@pytest.mark.parametrize("name", GOOD_LINES)
+def test_a_mark_of_another_shape_is_counted_as_damaged(bench, active, name):
+    for line in (GOOD_LINES[name], b'{"boot_id":"b2","generation":"g0123456789abcdef","time":"t"}'):
+        add_line(bench.node.layout.good, line)
+    status = bench.ask("status")
+    assert [mark["boot_id"] for mark in status["good"]] == ["b2"]
+    assert [problem.partition(" of ")[0] for problem in status["problems"]] == ["good: lines 1"]
+
+
+@pytest.mark.parametrize("error", [TypeError, KeyError, RecursionError, UnicodeError, AttributeError])
+def test_status_goes_on_after_a_part_that_no_reader_foresaw(bench, active, monkeypatch, error):
+    def odd(_node: object) -> list[str]:
+        raise error("odd\nshape")
+
+    whole = bench.ask("status")
+    monkeypatch.setattr(generations, "staged", odd)
+    status = bench.ask("status")
+    (problem,) = status["problems"]
+    assert problem.startswith("generations: ")
+    assert "\n" not in problem
+    assert status == {**whole, "generations": [], "problems": [problem]}
+
+
+SPECS = {
+    "deep": DEEP,
+    "nested": b'{"container":' + NESTED + b"}",
+    "no text": b"\xff",
+    "a list": b"[]",
+    "container is a text": b'{"container":"x"}',
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_status_shows_an_engine_whose_spec_is_damaged(bench, active, name):
+    bench.ask("start", boot_id="b1", epoch=5)
+    (bench.node.layout.generation(active["generation"]) / "spec.json").write_bytes(SPECS[name])
+    status = bench.ask("status")
+    assert (status["engine"]["state"], status["engine"]["health"]) == ("running", None)
+    assert bench.refused("start", boot_id="b1", epoch=5)["id"] != "TS-AGENT-INTERNAL"
 
 
 def test_one_damaged_mark_leaves_the_others(bench, active):

@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import struct
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trispark_node import engram, packing
+from trispark_node import engram, packing, safetensors
 from trispark_node.errors import AgentError
 from trispark_node.fields import Fields
 from trispark_node.mutation import Mode
@@ -170,7 +171,9 @@ def test_a_wrong_file_is_refused_and_replaced_only_with_repair(bench, checkpoint
         error = bench.refused("engram", **request(checkpoint, place, action))
         assert error["id"] == error_id
         assert f"engram-l1-r1of3.bin {state}" in error["observed"]
-        assert "engram-l14-r1of3.bin ok" in error["observed"]
+        assert "./trispark play shards -e repair=true" in error["remedy"]
+        assert "boot again" in error["remedy"]
+        assert "engram-l14-r1of3.bin" not in error["observed"]
         assert path.read_bytes() == wrong
     checked = bench.ask("engram", **request(checkpoint, place, repair=True, check=True))
     assert checked["changed"]
@@ -278,6 +281,7 @@ def test_missing_and_partial(bench, checkpoint, place):
         error = bench.refused("engram", **request(checkpoint, place, action))
         assert error["id"] == error_id
         assert "engram-l14-r1of3.bin missing" in error["observed"]
+        assert error["remedy"] == "run playbooks/shards.yml (./trispark play shards)"
     assert names(place) == ["engram-l1-r1of3.bin.partial"]
     checked = bench.ask("engram", **request(checkpoint, place, check=True))
     assert [(row["state"], row["action"]) for row in checked["files"]] == [("partial", "packed"), ("missing", "packed")]
@@ -417,6 +421,35 @@ BAD_FILES = {
     "empty": b"",
     "length beyond the file": (2**40).to_bytes(8, "little") + b"{}",
     "no JSON": header(b"{{{{"),
+    "truncated length": header(b"{}")[:7],
+    "no header": bytes(8),
+    "truncated header": table(GOOD_W, GOOD_S)[:60],
+    "truncated data": table(GOOD_W, GOOD_S)[:-1],
+    "byte order mark": header(b"\xef\xbb\xbf" + table(GOOD_W, GOOD_S)[8:-264], bytes(264)),
+    "utf-16": header(table(GOOD_W, GOOD_S)[8:-264].decode().encode("utf-16"), bytes(264)),
+    "utf-16 without a mark": header(table(GOOD_W, GOOD_S)[8:-264].decode().encode("utf-16-le"), bytes(264)),
+    "utf-32": header(table(GOOD_W, GOOD_S)[8:-264].decode().encode("utf-32"), bytes(264)),
+    "deep lists": header(b"[" * 90_000),
+    "very deep lists": header(b"[" * 10_000_000),
+    "deep objects": header(b'{"a":' * 40_000 + b"1" + b"}" * 40_000),
+    "an entry that is deep": header(b'{"a":' + b"[" * 500 + b"]" * 500 + b"}"),
+    "nine dimensions": table(GOOD_W.replace("[1,256]", "[1,1,1,1,1,1,1,1,256]"), GOOD_S),
+    "a dimension of 2^49": table(GOOD_W, GOOD_S.replace("[1,8]", f"[0,{2**49}]").replace("264", "256"), 256),
+    "a dimension of many digits": table(GOOD_W.replace("[1,256]", f"[{'9' * 4000}]"), GOOD_S),
+    "a million digits": table(GOOD_W.replace("[1,256]", f"[{'9' * 1_000_000}]"), GOOD_S),
+    "many large dimensions": table(GOOD_W.replace("[1,256]", f"[{','.join([str(2**48)] * 300_000)}]"), GOOD_S),
+    "a shape that is a text": table(GOOD_W.replace("[1,256]", '"256"'), GOOD_S),
+    "a shape that is an object": table(GOOD_W.replace("[1,256]", '{"256":1}'), GOOD_S),
+    "a shape of truth values": table(GOOD_W.replace("[1,256]", "[true,256]"), GOOD_S),
+    "a dtype that is a list": table(GOOD_W.replace('"F8_E4M3"', "[]"), GOOD_S),
+    "offsets that are null": table(GOOD_W.replace("[0,256]", "null"), GOOD_S),
+    "one offset": table(GOOD_W.replace("[0,256]", "[256]"), GOOD_S),
+    "infinite": table(GOOD_W.replace("[0,256]", "[0,Infinity]"), GOOD_S),
+    "an entry that is a number": header(b'{"a":1}'),
+    "too many entries": header(b"{" + b",".join(b'"%d":{}' % number for number in range(50_010)) + b"}"),
+    "far too many entries": header(b'{"a":0' + b',"b":{}' * 1_000_000 + b"}"),
+    "too many numbers": header(b'{"a":[0' + b",0" * 3_000_000 + b"]}"),
+    "too many escapes": header(b'{"' + b"\\n" * 3_000_000 + b'":0}'),
     "no object": header(b"[]"),
     "no utf-8": header(b'{"\xff":1}'),
     "name twice": header(f"{{{W}:{GOOD_W},{W}:{GOOD_W},{S}:{GOOD_S}}}".encode(), bytes(264)),
@@ -432,6 +465,69 @@ BAD_FILES = {
     "float offsets": table(GOOD_W, GOOD_S.replace("256,", "256.0,")),
     "backwards": table(GOOD_W, GOOD_S.replace("[256,264]", "[264,256]")),
 }
+
+
+REFUSED_WITHIN_S = 1
+"""Of processor time, which a busy machine does not lengthen much; it is needed a tenth of that."""
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_checkpoint_is_refused_at_once_and_nothing_is_written(bench, place, tmp_path, name):
+    (tmp_path / "a.safetensors").write_bytes(BAD_FILES[name])
+    started = time.process_time()
+    for action in ("verify", "ensure"):
+        error = bench.refused("engram", **request(SimpleNamespace(directory=tmp_path), place, action))
+        assert (error["id"], len(str(error)) < 1500) == ("TS-ENGRAM-CHECKPOINT", True)
+    assert time.process_time() - started < REFUSED_WITHIN_S
+    assert names(place) == []
+
+
+PLACES = {
+    "a FIFO": os.mkfifo,
+    "a directory": os.mkdir,
+    "a device": lambda path: Path(path).symlink_to("/dev/zero"),
+    "a dangling link": lambda path: Path(path).symlink_to("nowhere"),
+    "a link to itself": lambda path: Path(path).symlink_to(path),
+    "an empty file": lambda path: Path(path).touch(),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_is_no_file_of_a_checkpoint_is_refused_without_waiting(bench, checkpoint, place, name, whole):
+    """In place of a shard, and beside a whole checkpoint."""
+    shard = checkpoint.directory / ("model-00099.safetensors" if whole else "model-00001.safetensors")
+    shard.unlink(missing_ok=True)
+    PLACES[name](str(shard))
+    for action in ("verify", "ensure"):
+        error = bench.refused("engram", **request(checkpoint, place, action))
+        assert (error["id"], error["where"]) == ("TS-ENGRAM-CHECKPOINT", str(shard))
+    assert names(place) == []
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: Path(path).touch(), lambda path: None])
+def test_a_checkpoint_that_is_no_directory_is_refused(bench, place, tmp_path, make):
+    make(str(tmp_path / "checkpoint"))
+    error = bench.refused("engram", **request(SimpleNamespace(directory=tmp_path / "checkpoint"), place))
+    assert error["id"] == "TS-ENGRAM-CHECKPOINT"
+    assert names(place) == []
+
+
+def test_a_header_over_100_mib_is_not_read(bench, place, tmp_path, monkeypatch):
+    with (tmp_path / "a.safetensors").open("wb") as file:
+        file.write((100 * 2**20 + 1).to_bytes(8, "little") + b"{")
+        file.truncate(2**31)
+    monkeypatch.setattr(safetensors, "_parse", None)
+    error = bench.refused("engram", **request(SimpleNamespace(directory=tmp_path), place))
+    assert (error["id"], "104857601" in error["observed"]) == ("TS-ENGRAM-CHECKPOINT", True)
+
+
+def test_a_shard_may_be_reached_by_a_link(bench, checkpoint, place):
+    """As in a download cache."""
+    shard = checkpoint.directory / "model-00001.safetensors"
+    shard.rename(shard.with_name("blob"))
+    shard.symlink_to("blob")
+    assert bench.ask("engram", **request(checkpoint, place))["changed"]
 
 
 @pytest.mark.parametrize("name", [*BAD_FILES, "none", "twice"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from contextlib import suppress
 
 import pytest
@@ -98,6 +99,20 @@ def test_a_lost_or_added_record_is_found(bench):
 DAMAGES = {
     "newest is no JSON": (2, lambda path: path.write_text("{")),
     "newest is a directory": (2, lambda path: (path.unlink(), path.mkdir())),
+    "newest is a FIFO": (2, lambda path: (path.unlink(), os.mkfifo(path))),
+    "an older one is a directory": (0, lambda path: (path.unlink(), path.mkdir())),
+    "newest is deep": (2, lambda path: path.write_bytes(b"[" * 100_000)),
+    "newest is nested": (
+        2,
+        lambda path: path.write_bytes(
+            path.read_bytes().replace(b'"ab"', b"[" * 150 + b"]" * 150),
+        ),
+    ),
+    "newest is no text": (2, lambda path: path.write_bytes(path.read_bytes().replace(b'"ab"', b'"\xff"'))),
+    "newest is UTF-16": (2, lambda path: path.write_bytes(path.read_text().encode("utf-16"))),
+    "newest is a list": (2, lambda path: path.write_text("[]\n")),
+    "its number is a list": (2, lambda path: path.write_bytes(path.read_bytes().replace(b'"seq":3', b'"seq":[3]'))),
+    "its predecessor is a list": (2, lambda path: path.write_text('{"id":"r2","previous":[],"seq":3}\n')),
     "an older one is altered": (0, lambda path: path.write_bytes(path.read_bytes().replace(b'"ab"', b'"ac"'))),
     "an older one is lost": (1, lambda path: path.unlink()),
 }
@@ -132,6 +147,16 @@ def test_records_that_are_no_directory_are_named(bench):
     status = bench.ask("status")
     assert (status["record_chain"], status["record_head"]) == ("damaged", None)
     assert str(bench.node.layout.records) in status["problems"][0]
+
+
+def test_a_directory_with_the_name_of_a_record_is_named(bench):
+    append(bench, "r0")
+    (bench.node.layout.records / "000002-r1.json").mkdir()
+    status = bench.ask("status")
+    assert (status["record_chain"], status["record_head"]) == ("damaged", None)
+    (problem,) = status["problems"]
+    assert problem.startswith("TS-RECORD-CHAIN")
+    assert "000002-r1.json" in problem
 
 
 def test_fork_is_refused(bench):
