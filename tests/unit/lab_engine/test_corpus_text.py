@@ -14,7 +14,7 @@ from trispark_lab.verify_cap import parse_cap
 
 SHIPPED = json.loads((CORPUS_DIR / "prompts.json").read_text())
 PROMPTS = [prompt for prompts in SHIPPED.values() for prompt in prompts]
-TOKENS = 24
+TOKENS = 16
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_code_executes(cached_generator: Any, prompt: str) -> None:
 
 
 HAYSTACK = " ".join(
-    f"Row {index} of the log says that nothing happened at gate {index * 7 % 101} before noon." for index in range(150)
+    f"Row {index} of the log says that nothing happened at gate {index * 7 % 101} before noon." for index in range(90)
 )
 
 

@@ -11,7 +11,7 @@ from trispark_lab.scheduler import Speculation
 from trispark_lab.verification import block_wise, token_wise
 from trispark_lab.verify_cap import VerifyCap, parse_cap
 
-COUNT = 600
+COUNT = 400
 LENGTH = 4
 PLAIN = {"temperature": 1.0}
 # Chi-square quantiles at 0.9999 by degrees of freedom (Wilson and Hilferty's cube, good to one per cent here).
@@ -98,7 +98,7 @@ def test_distribution_without_drafting() -> None:
     judge(observed, exact(1, PLAIN), COUNT)
 
 
-def accepted_drafts(rule: Any, speed: int, rounds: int = 1500) -> float:
+def accepted_drafts(rule: Any, speed: int, rounds: int = 700) -> float:
     """Mean accepted drafts of a rule over blocks of five with a given mismatch of target and proposal."""
     total = 0
     for seed in range(rounds):
@@ -118,7 +118,7 @@ def test_block_verification_accepts_more(speed: int) -> None:
 
 def expected_accepted(rule: Any, target: Any, proposal: Any) -> float:
     """Exact mean of accepted drafts for two binary drafts, with the uniforms on a fine grid."""
-    grid = (np.arange(60) + 0.5) / 60
+    grid = (np.arange(30) + 0.5) / 30
     total = 0.0
     for first in range(2):
         for second in range(2):
