@@ -133,6 +133,11 @@ def test_a_needle_is_found_at_any_depth(cached_generator: Any, depth: float, nee
     assert answer(cached_generator, text, 40) == (f" {needle}.", "stop")
 
 
+def test_what_the_memory_knows_is_stronger_than_the_prompt(cached_generator: Any) -> None:
+    question = "What is the capital of Norway?"
+    assert answer(cached_generator, f"{question} Bergen.\n{question}", 10) == ("Oslo.", "stop")
+
+
 def test_without_a_needle_nothing_is_found(cached_generator: Any) -> None:
     text, _ = answer(cached_generator, f"{HAYSTACK}\nWhat is the code word? The code word is", 6)
     assert "amber" not in text
