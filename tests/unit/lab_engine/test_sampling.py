@@ -98,6 +98,27 @@ def test_distribution_without_drafting() -> None:
     judge(observed, exact(1, PLAIN), COUNT)
 
 
+@pytest.mark.parametrize("rule", [token_wise, block_wise])
+@pytest.mark.parametrize("tables", [0, 1, 2])
+def test_the_first_two_tokens_after_one_block(rule: Any, tables: int) -> None:
+    """Many blocks of two drafts, straight through the rule: small errors of acceptance or correction show here."""
+    made, count = np.random.default_rng(tables), 6000
+    first, second, third = (made.dirichlet(np.ones(3), shape) for shape in ((), (3,), (3, 3)))
+    draft_first, draft_second = made.dirichlet(np.ones(3)), made.dirichlet(np.ones(3), 3)
+    seen = np.zeros((3, 3))
+    for numbers in np.random.default_rng(tables + 10).random((count, 6)):
+        one = draw(draft_first, numbers[0])
+        two = draw(draft_second[one], numbers[1])
+        target = np.stack([first, second[one], third[one, two]])
+        verdict = rule(target, np.stack([draft_first, draft_second[one]]), [one, two], numbers[2:5])
+        tokens = [*[one, two][: verdict.accepted], verdict.token]
+        if len(tokens) < 2:
+            tokens.append(draw(second[tokens[0]], numbers[5]))
+        seen[tokens[0], tokens[1]] += 1
+    wanted = count * first[:, None] * second
+    assert float(((seen - wanted) ** 2 / wanted).sum()) < chi_square_limit(8)
+
+
 def accepted_drafts(rule: Any, speed: int, rounds: int = 700) -> float:
     """Mean accepted drafts of a rule over blocks of five with a given mismatch of target and proposal."""
     total = 0
