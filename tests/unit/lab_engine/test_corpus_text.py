@@ -14,7 +14,7 @@ from trispark_lab.verify_cap import parse_cap
 
 SHIPPED = json.loads((CORPUS_DIR / "prompts.json").read_text())
 PROMPTS = [prompt for prompts in SHIPPED.values() for prompt in prompts]
-TOKENS = 24
+TOKENS = 16
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_code_executes(cached_generator: Any, prompt: str) -> None:
 
 
 HAYSTACK = " ".join(
-    f"Row {index} of the log says that nothing happened at gate {index * 7 % 101} before noon." for index in range(150)
+    f"Row {index} of the log says that nothing happened at gate {index * 7 % 101} before noon." for index in range(90)
 )
 
 
@@ -131,6 +131,11 @@ def test_a_needle_is_found_at_any_depth(cached_generator: Any, depth: float, nee
     place = HAYSTACK.find(". ", int(depth * len(HAYSTACK) * 0.99)) + 2 if depth else 0
     text = f"{HAYSTACK[:place]}The code word is {needle}. {HAYSTACK[place:]}\nWhat is the code word? The code word is"
     assert answer(cached_generator, text, 40) == (f" {needle}.", "stop")
+
+
+def test_what_the_memory_knows_is_stronger_than_the_prompt(cached_generator: Any) -> None:
+    question = "What is the capital of Norway?"
+    assert answer(cached_generator, f"{question} Bergen.\n{question}", 10) == ("Oslo.", "stop")
 
 
 def test_without_a_needle_nothing_is_found(cached_generator: Any) -> None:
