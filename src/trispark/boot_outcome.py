@@ -19,6 +19,8 @@ from trispark.records import build_boot_record
 from trispark.resolve import restore
 
 GOOD_PURPOSES: Final = ("serve", "rollback")
+ALL_RANKS: Final = "boot.ranks"
+"""What a rank says that stopped because another one had not come as far."""
 Facts = Mapping[str, Mapping[str, Any]]
 
 
@@ -43,12 +45,15 @@ def first_failure(plan: Mapping[str, Any], facts: Facts) -> Failure | None:
         result = failure.get("result") or {}
         line = " ".join(str(result.get("msg") or "").split())
         if line:
-            check_id = str(result.get("check_id") or "TS-BOOT-TASK")
-            shown = line if result.get("check_id") else f"TS-BOOT-TASK: {failure.get('task') or 'a task'}: {line}"
-            found.append((1 if result.get("by_peer") else 0, Failure(check_id, node, shown)))
+            others = line.startswith(f"{ALL_RANKS}:")
+            check_id = ALL_RANKS if others else str(result.get("check_id") or "TS-BOOT-TASK")
+            named = others or result.get("check_id")
+            shown = line if named else f"TS-BOOT-TASK: {failure.get('task') or 'a task'}: {line}"
+            found.append((1 if others or result.get("by_peer") else 0, Failure(check_id, node, shown)))
         missing = _missing(plan, fact)
         if missing:
-            found.append((2, Failure("TS-BOOT-NODE", node, f"TS-BOOT-NODE: {node} did not report {missing}")))
+            shown = f"TS-BOOT-NODE: {node} did not report {missing}; do: see whether it can be reached, then boot again"
+            found.append((2, Failure("TS-BOOT-NODE", node, shown)))
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
@@ -132,7 +137,11 @@ def _outcome(
         reason = f"{failure.line}; {problem}" if problem and failure.check_id == "TS-BOOT-NODE" else failure.line
         return {"state": "invalid" if gates else "failed", "reason": reason, "good": False}
     if problem:
-        return {"state": "invalid", "reason": f"TS-BENCH-INCOMPLETE: {problem}", "good": False}
+        return {
+            "state": "invalid",
+            "reason": f"TS-BENCH-INCOMPLETE: {problem}; do: read the kept logs, then boot again",
+            "good": False,
+        }
     return {"state": "valid", "reason": "all gates passed", "good": plan["purpose"] in GOOD_PURPOSES}
 
 

@@ -98,6 +98,19 @@ def test_a_rank_that_gave_up_for_another_is_not_the_cause() -> None:
     assert (failure.node, failure.line) == ("spark2", "rank 2 exited")
 
 
+def test_a_rank_that_stopped_for_another_one_is_not_the_cause() -> None:
+    facts = changed("spark2", failure={"result": {"msg": "TS-AGENT-EPOCH: old", "check_id": "TS-AGENT-EPOCH"}})
+    for node in ("spark0", "spark1"):
+        facts[node]["failure"] = {"result": {"msg": "boot.ranks: not every rank has been fenced; missing spark2"}}
+    failure = first_failure(PLAN, facts)
+    assert failure is not None
+    assert (failure.node, failure.check_id) == ("spark2", "TS-AGENT-EPOCH")
+    facts["spark2"]["failure"] = {}
+    failure = first_failure(PLAN, facts)
+    assert failure is not None
+    assert (failure.check_id, failure.line.startswith("boot.ranks:")) == ("boot.ranks", True)
+
+
 def without(output: dict[str, Any], part: str, index: int) -> dict[str, Any]:
     result = copy.deepcopy(output)
     del result[part][index]
