@@ -1,7 +1,7 @@
 """The lab for tests that do not believe the program: they look at the nodes with docker, not through trispark.
 
 Everything is asked of the three node containers themselves (`docker exec`), of their own Docker Engines, of files and
-of /proc. The lab is made when it is absent and left as it is afterwards; `./trispark lab down` removes it.
+of /proc. The lab is made when it is absent, and then removed again at the end.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,10 +102,13 @@ class Lab:
 
 
 @pytest.fixture(scope="session")
-def lab() -> Lab:
-    """The lab, made by the front end when it is not there."""
+def lab() -> Iterator[Lab]:
+    """The lab, made by the front end; removed at the end when it was not there before."""
+    there = run("docker", "ps", "--all", "--quiet", "--filter", "label=trispark.lab=1").strip() != b""
     run(str(ROOT / "trispark"), "lab", "up", timeout=600)
-    return Lab()
+    yield Lab()
+    if not there:
+        run(str(ROOT / "trispark"), "lab", "down", timeout=300)
 
 
 @pytest.fixture
