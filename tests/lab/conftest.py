@@ -112,11 +112,21 @@ def lab() -> Iterator[Lab]:
 
 
 @pytest.fixture
-def serving(lab: Lab) -> Lab:
-    """The lab with the baseline answering on all three ranks; brought back when an earlier test has broken it."""
-    states = [lab.inspect(name) for name in NODES]
-    whole = all(state and state["State"]["Running"] for state in states)
-    if not whole or len({state["Config"]["Labels"]["trispark.boot"] for state in states if state}) != 1:
-        played = lab.play("stage_a", repair="true")
+def known(lab: Lab) -> Lab:
+    """The lab with whole shards and a baseline that passed its gates once, whether it serves now or not."""
+    good = lab.node("spark0", "cat", "/var/lib/trispark/good.jsonl", check=False)
+    if not good:
+        played = lab.play("site", repair="true")
         assert played.rc == 0, played.output[-4000:]
     return lab
+
+
+@pytest.fixture
+def serving(known: Lab) -> Lab:
+    """The lab with one boot of a generation running on all three ranks; brought back when an earlier test has ended it."""
+    states = [known.inspect(name) for name in NODES]
+    whole = all(state and state["State"]["Running"] for state in states)
+    if not whole or len({state["Config"]["Labels"]["trispark.boot"] for state in states if state}) != 1:
+        played = known.play("site", repair="true")
+        assert played.rc == 0, played.output[-4000:]
+    return known

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 CHECK = ("--check", "--diff")
 SHARD = "engram-l1-r1of3.bin"
@@ -79,7 +79,6 @@ def test_a_missing_shard_would_be_packed_and_is_not(restored: Any) -> None:
     assert everything(restored) == before
 
 
-@pytest.mark.slow
 def test_a_wrong_shard_fails_in_check_mode_as_it_does_for_real(restored: Any) -> None:
     path = f"/srv/engram/{SHARD}"
     restored.node("spark1", "cp", path, f"{path}.aside")
@@ -94,7 +93,6 @@ def test_a_wrong_shard_fails_in_check_mode_as_it_does_for_real(restored: Any) ->
         restored.node("spark1", "mv", f"{path}.aside", path)
 
 
-@pytest.mark.slow
 def test_staging_and_activating_show_their_differences(restored: Any) -> None:
     """A candidate serves; the baseline is on two nodes and, with a shard, not on the third."""
     baseline = label(restored, "spark0")
@@ -121,7 +119,6 @@ def test_staging_and_activating_show_their_differences(restored: Any) -> None:
         restored.node("spark2", "mv", "/root/aside.bin", "/srv/engram/engram-l1-r2of3.bin")
 
 
-@pytest.mark.slow
 def test_a_damaged_generation_fails_in_check_mode(restored: Any) -> None:
     """The way back would be refused on one node, so its rehearsal is refused, too."""
     baseline = label(restored, "spark0")

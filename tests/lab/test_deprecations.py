@@ -12,7 +12,7 @@ from interpreters import find_python, make_venv, other_line, run
 
 from trispark.host.environment import Locks
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 
 def test_validate_and_site_on_this_python(serving: Any) -> None:
@@ -22,7 +22,6 @@ def test_validate_and_site_on_this_python(serving: Any) -> None:
         assert "WARNING" not in played.output, played.output
 
 
-@pytest.mark.slow
 def test_the_other_line_of_ansible_core_drives_the_lab(serving: Any) -> None:
     """Validation, stage A and a rollback by an ansible-playbook of the other Python, with its own hash lock."""
     python = find_python(other_line())

@@ -51,10 +51,10 @@ def test_missing_and_partial_shards_are_packed_again_to_the_same_bytes(whole) ->
     ("offset", "error"),
     [
         pytest.param(0, "TS-ENGRAM-HEADER", id="magic"),
-        pytest.param(8, "TS-ENGRAM-HEADER", id="layer"),
-        pytest.param(60, "TS-ENGRAM-HEADER", id="padding"),
+        pytest.param(8, "TS-ENGRAM-HEADER", id="layer", marks=pytest.mark.slow),
+        pytest.param(60, "TS-ENGRAM-HEADER", id="padding", marks=pytest.mark.slow),
         pytest.param(4096 + 264 * 777 + 5, "TS-ENGRAM-CONTENT", id="weight-byte"),
-        pytest.param(4096 + 264 * 31 + 260, "TS-ENGRAM-CONTENT", id="scale-byte"),
+        pytest.param(4096 + 264 * 31 + 260, "TS-ENGRAM-CONTENT", id="scale-byte", marks=pytest.mark.slow),
     ],
 )
 def test_one_changed_byte_is_refused_and_repaired_only_when_asked(whole, offset, error) -> None:

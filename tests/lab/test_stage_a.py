@@ -30,6 +30,11 @@ def rows_of(lab, layer: int) -> int:
     return int(lab.node("spark0", "python3", "-c", script))
 
 
+def records_of(lab, name: str) -> list[dict]:
+    files = lab.node(name, "ls", "/var/lib/trispark/records").decode().split()
+    return [json.loads(lab.node(name, "cat", f"/var/lib/trispark/records/{file}")) for file in sorted(files)]
+
+
 def owned(rows: int, rank: int) -> tuple[int, int]:
     return rows * rank // 3, rows * (rank + 1) // 3
 
@@ -155,6 +160,8 @@ def test_the_record_says_what_the_nodes_say(serving) -> None:
 
 def test_the_record_chain_of_every_node_can_be_recomputed(serving) -> None:
     """Each record names the hash of the one before it; nothing of the project is used to compute it."""
+    if not [record for record in records_of(serving, "spark0") if record.get("bench")]:
+        assert serving.play("stage_a").rc == 0
     texts = {}
     for name in serving.nodes:
         files = serving.node(name, "ls", "/var/lib/trispark/records").decode().split()

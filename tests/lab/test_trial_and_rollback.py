@@ -73,64 +73,67 @@ def test_a_refused_trial_names_what_the_stage_has_and_touches_nothing(serving, e
     assert {name: serving.inspect(name)["Id"] for name in serving.nodes} == engines
 
 
-def test_a_rank_that_dies_while_starting_ends_the_boot_on_all_ranks_with_logs_kept(serving) -> None:
+def test_a_rank_that_dies_while_starting_ends_the_boot_on_all_ranks_with_logs_kept(known) -> None:
     """Rank 2's API port is taken, so its engine exits; ranks 0 and 1 alone would wait for it."""
-    serving.play("stop")
-    serving.node("spark2", "sh", "-c", f'python3 -c "{HOLDER}" >/dev/null 2>&1 & echo $! > /run/holder.pid')
+    known.play("stop")
+    known.node("spark2", "sh", "-c", f'python3 -c "{HOLDER}" >/dev/null 2>&1 & echo $! > /run/holder.pid')
     try:
-        played = serving.play("boot")
+        played = known.play("boot")
         assert played.rc != 0
         assert "boot.ready" in played.output
         assert "rank 2" in played.output
     finally:
-        serving.node("spark2", "sh", "-c", "kill $(cat /run/holder.pid); rm /run/holder.pid")
-    record = last_record(serving, "boot")
+        known.node("spark2", "sh", "-c", "kill $(cat /run/holder.pid); rm /run/holder.pid")
+    record = last_record(known, "boot")
     assert record["outcome"]["state"] == "failed"
-    for rank, name in enumerate(serving.nodes):
-        assert serving.inspect(name) is None, "every rank is stopped"
-        kept = serving.node(name, "ls", f"/var/lib/trispark/boots/{record['boot_id']}").decode().split()
+    for rank, name in enumerate(known.nodes):
+        assert known.inspect(name) is None, "every rank is stopped"
+        kept = known.node(name, "ls", f"/var/lib/trispark/boots/{record['boot_id']}").decode().split()
         assert "engine.log" in kept
-        assert (serving.root / ".trispark/lab/boots" / record["boot_id"] / f"rank{rank}.log").stat().st_size > 0
+        assert (known.root / ".trispark/lab/boots" / record["boot_id"] / f"rank{rank}.log").stat().st_size > 0
 
 
-def test_rollback_needs_no_registry_and_brings_back_the_last_good_generation(serving) -> None:
-    good = serving.inspect("spark0")["Config"]["Labels"]["trispark.generation"]
-    serving.node("spark1", "docker", "kill", "trispark-engine")
+def test_rollback_needs_no_registry_and_brings_back_the_last_good_generation(known) -> None:
+    """From whatever an incident left: rank 1's engine is killed when it runs, else nothing runs at all."""
+    marks = known.node("spark0", "cat", "/var/lib/trispark/good.jsonl").decode().splitlines()
+    good = json.loads(marks[-1])["generation"]
+    if known.inspect("spark1"):
+        known.node("spark1", "docker", "kill", "trispark-engine", check=False)
     registry = "trispark-lab-registry"
     subprocess.run(["docker", "pause", registry], check=True, capture_output=True)
     try:
-        played = serving.play("rollback")
+        played = known.play("rollback")
     finally:
         subprocess.run(["docker", "unpause", registry], check=True, capture_output=True)
     assert played.rc == 0, played.output[-4000:]
     assert f"{good} serves again" in played.output
-    boots = {serving.inspect(name)["Config"]["Labels"]["trispark.boot"] for name in serving.nodes}
+    boots = {known.inspect(name)["Config"]["Labels"]["trispark.boot"] for name in known.nodes}
     assert len(boots) == 1
-    record = last_record(serving, "boot")
+    record = last_record(known, "boot")
     assert {record["boot_id"]} == boots
     assert (record["outcome"]["state"], record["requested"]["purpose"]) == ("valid", "rollback")
 
 
-def test_a_rank_that_silently_falls_back_fails_its_gate_and_every_rank_is_stopped(serving) -> None:
+def test_a_rank_that_silently_falls_back_fails_its_gate_and_every_rank_is_stopped(known) -> None:
     """ramfs refuses O_DIRECT, so rank 2 reads the checkpoint instead of its shard, as in the field without an error."""
-    serving.node("spark2", "sh", "-c", "mkdir -p /srv/aside && cp /srv/engram/* /srv/aside/")
-    serving.node("spark2", "mount", "-t", "ramfs", "ramfs", "/srv/engram")
+    known.node("spark2", "sh", "-c", "mkdir -p /srv/aside && cp /srv/engram/* /srv/aside/")
+    known.node("spark2", "mount", "-t", "ramfs", "ramfs", "/srv/engram")
     try:
-        serving.node("spark2", "sh", "-c", "cp /srv/aside/* /srv/engram/")
-        played = serving.play("boot")
+        known.node("spark2", "sh", "-c", "cp /srv/aside/* /srv/engram/")
+        played = known.play("boot")
     finally:
-        serving.play("stop")
-        serving.node("spark2", "sh", "-c", "umount /srv/engram && rm -r /srv/aside")
+        known.play("stop")
+        known.node("spark2", "sh", "-c", "umount /srv/engram && rm -r /srv/aside")
     assert played.rc != 0
     assert "engram.packed on rank 2" in played.output
-    record = last_record(serving, "boot")
+    record = last_record(known, "boot")
     assert record["outcome"]["state"] == "invalid"
     bad = {(gate["check_id"], gate["rank"]) for gate in record["gates"] if not gate["ok"]}
     assert ("engram.packed", 2) in bad
     assert not {rank for check, rank in bad if check == "engram.packed"} - {2}
-    for name in serving.nodes:
-        assert serving.inspect(name) is None
-        kept = serving.node(name, "cat", f"/var/lib/trispark/boots/{record['boot_id']}/engine.log").decode()
+    for name in known.nodes:
+        assert known.inspect(name) is None
+        kept = known.node(name, "cat", f"/var/lib/trispark/boots/{record['boot_id']}/engine.log").decode()
         assert ("packed=False" in kept) == (name == "spark2")
 
 
