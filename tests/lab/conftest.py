@@ -123,7 +123,7 @@ def known(lab: Lab) -> Lab:
 
 @pytest.fixture
 def serving(known: Lab) -> Lab:
-    """The lab with one boot of a generation running on all three ranks; brought back when an earlier test has ended it."""
+    """The lab with one boot running on all three ranks; brought back when an earlier test has ended it."""
     states = [known.inspect(name) for name in NODES]
     whole = all(state and state["State"]["Running"] for state in states)
     if not whole or len({state["Config"]["Labels"]["trispark.boot"] for state in states if state}) != 1:
