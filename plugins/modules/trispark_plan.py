@@ -25,6 +25,10 @@ options:
     description: The feature to try; empty for a baseline.
     type: str
     default: ""
+  value:
+    description: The value of a sweep; empty for every other feature.
+    type: str
+    default: ""
   arm:
     description: Which configuration to plan; V(stored) takes it from O(stored).
     type: str
@@ -106,6 +110,7 @@ def main() -> None:
             "site": {"type": "str", "required": True},
             "stage": {"type": "str", "default": ""},
             "feature": {"type": "str", "default": ""},
+            "value": {"type": "str", "default": ""},
             "arm": {"type": "str", "choices": ["baseline", "candidate", "stored"], "required": True},
             "purpose": {
                 "type": "str",
@@ -135,6 +140,7 @@ def main() -> None:
                 Project.load(root, given["site"]),
                 stage=given["stage"],
                 feature=given["feature"],
+                value=given["value"],
                 arm=given["arm"],
                 purpose=given["purpose"],
                 trial=given["trial"],

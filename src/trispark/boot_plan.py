@@ -2,7 +2,8 @@
 
 A plan is made from the catalog (`plan_arm`) or from what the nodes hold (`plan_stored`, a rollback). Both give:
     boot_id, time (UTC), started (seconds since the epoch), epoch, purpose, site
-    requested {stage, feature, arm, purpose}, baseline and generation (ids), changed {setting: [baseline, candidate]}
+    requested {stage, feature, value, arm, purpose}, base (features that both arms hold because the tried one needs
+    them), baseline and generation (ids), changed {setting: [baseline, candidate]}
     resolved (the hashed configuration), adapters {path: text}
     nodes {name: {rank, spec, files, awaited}}; awaited are patterns that this rank's log must come to show
     serving (whether all ranks run a healthy boot of it already)
@@ -24,13 +25,14 @@ from trispark.catalog import Catalog, load_catalog
 from trispark.errors import TrisparkError
 from trispark.gates import canary_request
 from trispark.preflight import refuse_damage, require_nodes
-from trispark.resolve import Resolution, compare, resolve, restore
+from trispark.resolve import Resolution, compare, resolve, resolve_arms, restore
 from trispark.site import Site, load_site
 from trispark.workloads import load_workloads
 
 BENCH_RANK: Final = 1
 BENCH_TOKENS_PER_SECOND_AT_LEAST: Final = 5
 Arm = Literal["baseline", "candidate"]
+
 Answers = Mapping[str, Mapping[str, Any]]
 
 
@@ -58,6 +60,13 @@ class Moment:
     @property
     def utc(self) -> str:
         return f"{self.now:%Y-%m-%dT%H:%M:%SZ}"
+
+
+@dataclass(frozen=True)
+class _Arms:
+    base: tuple[str, ...]
+    baseline: Resolution
+    candidate: Resolution
 
 
 @dataclass(frozen=True)
@@ -101,6 +110,7 @@ def plan_arm(
     *,
     stage: str,
     feature: str,
+    value: str = "",
     arm: Arm,
     purpose: str,
     trial: str,
@@ -111,6 +121,8 @@ def plan_arm(
     moment: Moment,
 ) -> dict[str, Any]:
     """The plan of a baseline or a candidate boot.
+
+    In a trial the baseline is that of the feature: it holds what the feature requires. `value` is that of a sweep.
 
     `stage` may be empty for a plain boot, `trial` outside a trial (a plan to validate opens one, its id is in
     `requested`); `misplaced` are variables given by `-e` or the inventory whose names look like catalog keys;
@@ -125,37 +137,52 @@ def plan_arm(
     for node, status in sorted(statuses.items()):
         refuse_damage(node, status)
     selected: str | None = None
-    if arm == "candidate":
-        selected = _selected(project.catalog, stage, feature)
+    if arm == "candidate" or (arm == "baseline" and purpose == "trial" and feature):
+        selected = _selected(project, stage, feature)
     elif stage and not project.catalog.stages[project.catalog.stage_letter(stage)].trial:
         project.catalog.select(stage, feature or None)
-    baseline = resolve(project.site, project.catalog, None, None, project.root)
-    resolution = baseline if selected is None else resolve(project.site, project.catalog, selected, None, project.root)
+    arms = _arms(project, selected, value)
+    resolution = arms.candidate if arm == "candidate" else arms.baseline
     plan = _plan(resolution, purpose, statuses, moment)
-    difference = compare(baseline, resolution)
+    difference = compare(arms.baseline, resolution)
     plan.update(
         bench=_bench(project) if measure else None,
         requested={
             "stage": stage or None,
-            "feature": selected,
+            "feature": selected if arm == "candidate" else None,
+            "value": value or None if arm == "candidate" else None,
             "arm": arm,
             "purpose": purpose,
             "trial": trial or (moment.trial_id if purpose == "validate" else None),
         },
-        baseline=baseline.id,
-        baseline_resolved=baseline.resolved,
+        baseline=arms.baseline.id,
+        baseline_resolved=arms.baseline.resolved,
+        base=list(arms.base),
         changed={name: list(pair) for name, pair in difference.settings.items()},
         adapters=resolution.adapters,
     )
     return plan
 
 
-def _selected(catalog: Catalog, stage: str, feature: str) -> str | None:
+def _arms(project: Project, feature: str | None, value: str) -> _Arms:
+    site, catalog, root = project.site, project.catalog, project.root
+    if feature is None:
+        baseline = resolve(site, catalog, None, None, root)
+        return _Arms((), baseline, baseline)
+    arms = resolve_arms(site, catalog, feature, None, root, value=value or None)
+    return _Arms(arms.base, arms.baseline, arms.candidate)
+
+
+def _selected(project: Project, stage: str, feature: str) -> str | None:
     """A stage decides what may be tried; a plain boot of a candidate needs a feature that can be run."""
+    catalog = project.catalog
     if stage:
-        return catalog.select(stage, feature or None)
+        selected = catalog.select(stage, feature or None)
+        if selected is not None:
+            catalog.require_available(selected, project.site.engine)
+        return selected
     if not feature:
-        can = [name for name, entry in catalog.features.items() if entry.available]
+        can = [name for name, entry in catalog.features.items() if entry.refusal_on(project.site.engine) is None]
         raise TrisparkError(
             "TS-FEATURE-MISSING",
             "no feature given",
@@ -164,7 +191,7 @@ def _selected(catalog: Catalog, stage: str, feature: str) -> str | None:
             observed="nothing",
             remedy=f"-e feature={can[0]}" if can else "this version has no feature",
         )
-    catalog.require_available(feature)
+    catalog.require_available(feature, project.site.engine)
     return feature
 
 

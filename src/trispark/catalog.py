@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from trispark.allowlist import NAME, Allowlist, AllowlistFile, Value
+from trispark.allowlist import NAME, Allowlist, AllowlistFile, Value, format_value
 from trispark.errors import TrisparkError
 from trispark.plainyaml import Model, Strict, check_model, read_yaml
 
 DIRECTORY: Final = "experiments"
 STAGES: Final = ("a", "b", "c", "d", "e", "f", "g")
 METRIC: Final = re.compile(r"c[0-9]+(-[a-z0-9_]+)?\.(decode_tps|agg_tps|ttft_s|itl_p95_s|per_stream_decode_tps)")
+_SETTING: Final = re.compile(r"<(?P<name>[A-Z][A-Z0-9_]+)(?:\+(?P<add>[0-9]+))?>")
 Id = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Raw = int | float | str | bool
 
@@ -49,10 +51,37 @@ class FeatureEvidence(Strict):
 
 
 class Sweep(Strict):
-    """One key tried at several values, one trial a value."""
+    """One key tried at several values, one trial a value. `also`: {value as text: what must be set with that value}."""
 
     name: str
     values: tuple[Raw, ...] = Field(min_length=2)
+    also: dict[str, dict[str, Raw]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _known_values(self) -> Sweep:
+        texts = [format_value(value) for value in self.values]
+        if len(set(texts)) != len(texts):
+            raise ValueError("a value of the sweep is there twice")
+        unknown = sorted(set(self.also) - set(texts))
+        if unknown:
+            raise ValueError(f"also names {unknown[0]}, which is no value of the sweep")
+        return self
+
+
+class Acceptance(Strict):
+    """Accept lengths (committed tokens a step) between which a boot of the feature is healthy."""
+
+    low: float | int
+    high: float | int
+    source: str
+
+
+class NeededMeasurement(Strict):
+    """What the newest valid boot of the baseline must have measured before the feature is worth a trial."""
+
+    metric: str
+    above: float | int
+    reason: str
 
 
 class MemoryCost(Strict):
@@ -70,38 +99,72 @@ class FieldObservation(Strict):
     source: str
 
 
+class Kind(StrEnum):
+    """What an entry of the catalog is."""
+
+    CHANGE = "change"
+    SWEEP = "sweep"
+    BUNDLE = "bundle"
+    BASELINE = "baseline"
+    REFUSED = "refused"
+
+
 class Feature(Strict):
     """One entry of features.yml; the header of that file explains the fields."""
 
+    kind: Kind
     title: str
     summary: str
     stages: tuple[Literal["a", "b", "c", "d", "e", "f", "g"], ...] = Field(min_length=1)
     available: bool
     unavailable_reason: str | None = None
-    sets: dict[str, Raw]
-    sweep: Sweep | None
-    requires: tuple[str, ...]
-    excludes: tuple[str, ...]
-    couples: tuple[str, ...]
-    adapters: tuple[str, ...]
+    unavailable_on: dict[Id, str] = Field(default_factory=dict)
+    sets: dict[str, Raw] = Field(default_factory=dict)
+    sweep: Sweep | None = None
+    members: tuple[str, ...] = ()
+    only_in: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    couples: tuple[str, ...] = ()
+    needs: NeededMeasurement | None = None
+    adapters: tuple[str, ...] = ()
     evidence: FeatureEvidence
-    memory: MemoryCost | None
-    primaries: tuple[str, ...] = Field(min_length=1)
-    guards: tuple[str, ...]
+    memory: MemoryCost | None = None
+    primaries: tuple[str, ...] = ()
+    guards: tuple[str, ...] = ()
+    acceptance: Acceptance | None = None
     mechanism: str
+    retunes: bool = False
+    shifts_cost_balance: bool = False
     rollback: str
-    field_observations: tuple[FieldObservation, ...]
+    field_observations: tuple[FieldObservation, ...] = ()
 
     @model_validator(mode="after")
     def _complete(self) -> Feature:
-        if self.available != (self.unavailable_reason is None):
-            raise ValueError("unavailable_reason belongs to available: false, and only there")
-        if not self.sets and self.sweep is None:
-            raise ValueError("the feature sets nothing")
+        tried = self.kind not in (Kind.BASELINE, Kind.REFUSED)
+        problems = [
+            (
+                self.available != (self.unavailable_reason is None),
+                "unavailable_reason belongs to available: false, and only there",
+            ),
+            (self.kind is Kind.REFUSED and self.available, "what is refused is available: false, with the reason"),
+            ((self.kind is Kind.SWEEP) != (self.sweep is not None), "a sweep belongs to kind: sweep, and only there"),
+            ((self.kind is Kind.BUNDLE) != bool(self.members), "members belong to kind: bundle, and only there"),
+            (self.kind in (Kind.CHANGE, Kind.BUNDLE) and self.available and not self.sets, "the feature sets nothing"),
+            (self.kind is Kind.BASELINE and bool(self.sets), "what is part of the baseline sets nothing"),
+            (tried and not self.primaries, "a primary metric is needed"),
+        ]
+        for wrong, text in problems:
+            if wrong:
+                raise ValueError(text)
         for metric in (*self.primaries, *self.guards):
             if METRIC.fullmatch(metric) is None:
                 raise ValueError(f"{metric} is not a metric")
         return self
+
+    def refusal_on(self, engine: str) -> str | None:
+        """Why it cannot be run on an engine; None when it can."""
+        return self.unavailable_reason if not self.available else self.unavailable_on.get(engine)
 
 
 class Stage(Strict):
@@ -218,6 +281,18 @@ class StagesFile(Strict):
     stages: dict[Annotated[str, Field(pattern=r"^[a-g]$")], Stage]
 
 
+def filled(pattern: str, settings: Mapping[str, object]) -> str:
+    """An evidence pattern with `<NAME>` and `<NAME+1>` replaced by the (escaped) value that a configuration holds."""
+
+    def value(match: re.Match[str]) -> str:
+        raw = settings.get(match["name"])
+        if isinstance(raw, int | float | str):
+            return re.escape(format_value(raw if match["add"] is None else int(raw) + int(match["add"])))
+        return match[0]
+
+    return _SETTING.sub(value, pattern)
+
+
 class EvidenceFile(Strict):
     """experiments/evidence.yml."""
 
@@ -237,6 +312,20 @@ class EnginesFile(Strict):
 
     schema_version: Literal[1]
     engines: dict[Id, Engine]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A feature that can be tried, with the value of its sweep (None for other kinds), and all that it sets."""
+
+    feature: str
+    value: Value | None
+    sets: Mapping[str, Value]
+
+    @property
+    def label(self) -> str:
+        """`wo_a`, or `block_size=5`."""
+        return self.feature if self.value is None else f"{self.feature}={format_value(self.value)}"
 
 
 @dataclass(frozen=True)
@@ -306,8 +395,8 @@ class Catalog:
         self.require_available(feature)
         return feature
 
-    def require_available(self, feature: str) -> Feature:
-        """The feature. Raises TS-FEATURE-UNKNOWN or TS-FEATURE-UNAVAILABLE with the reason."""
+    def require_feature(self, feature: str) -> Feature:
+        """The entry. Raises TS-FEATURE-UNKNOWN."""
         entry = self.features.get(feature)
         if entry is None:
             raise TrisparkError(
@@ -317,26 +406,109 @@ class Catalog:
                 expected="one of: " + ", ".join(self.features),
                 observed=feature,
             )
-        if not entry.available:
+        return entry
+
+    def require_available(self, feature: str, engine: str | None = None) -> Feature:
+        """The entry, one that can be tried (on `engine`, when given).
+
+        Raises TS-FEATURE-UNKNOWN; TS-FEATURE-UNAVAILABLE with the reason; TS-FEATURE-BASELINE for what every boot
+        shows anyway; TS-FEATURE-BUNDLE for what is tried inside a bundle alone.
+        """
+        entry = self.require_feature(feature)
+        where = f"{DIRECTORY}/features.yml"
+        reason = entry.unavailable_reason if engine is None else entry.refusal_on(engine)
+        if reason is not None:
+            what = "is ruled out" if entry.kind is Kind.REFUSED else "cannot be run yet"
+            on = "" if engine is None or not entry.available else f" on the engine {engine}"
             raise TrisparkError(
-                "TS-FEATURE-UNAVAILABLE",
-                f"{feature} cannot be run yet",
-                where=f"{DIRECTORY}/features.yml",
-                expected="available: true",
-                observed=entry.unavailable_reason or "",
+                "TS-FEATURE-UNAVAILABLE", f"{feature} {what}{on}", where, expected="available: true", observed=reason
+            )
+        if entry.kind is Kind.BASELINE:
+            raise TrisparkError(
+                "TS-FEATURE-BASELINE",
+                f"{feature} is part of the baseline and cannot be tried",
+                where,
+                expected="a feature that changes something",
+                observed=feature,
+                remedy="run stage_a.yml, which verifies it on every rank",
+            )
+        if entry.only_in:
+            raise TrisparkError(
+                "TS-FEATURE-BUNDLE",
+                f"{feature} is tried inside a bundle alone",
+                where,
+                expected=" or ".join(entry.only_in),
+                observed=feature,
+                remedy=f"-e feature={entry.only_in[0]}",
             )
         return entry
 
-    def sets_of(self, feature: str) -> dict[str, Value]:
-        """Typed values which a feature sets."""
+    def sweep_values(self, feature: str) -> tuple[Value, ...]:
+        """The typed values of a sweep that differ from the baseline; empty for every other kind."""
+        sweep = self.features[feature].sweep
+        if sweep is None:
+            return ()
         where = f"{DIRECTORY}/features.yml {feature}"
-        return {
-            name: self.allowlist.require(name, where).check(value, where)
-            for name, value in self.features[feature].sets.items()
-        }
+        variable = self.allowlist.require(sweep.name, where)
+        values = tuple(variable.check(value, where) for value in sweep.values)
+        return tuple(value for value in values if value != self.baseline.get(sweep.name))
+
+    def choose(self, feature: str, value: str | None = None) -> Choice:
+        """The feature with the value of its sweep, given as text. Raises TS-FEATURE-UNKNOWN, TS-FEATURE-VALUE."""
+        entry = self.require_feature(feature)
+        where = f"{DIRECTORY}/features.yml {feature}"
+        sets = self._typed(entry.sets, where)
+        if entry.sweep is None:
+            if value not in (None, ""):
+                raise TrisparkError(
+                    "TS-FEATURE-VALUE",
+                    f"{feature} is no sweep and takes no value",
+                    where,
+                    expected="no value",
+                    observed=str(value),
+                    remedy="leave the value out",
+                )
+            return Choice(feature, None, sets)
+        offered = {format_value(known): known for known in self.sweep_values(feature)}
+        if value not in offered:
+            raise TrisparkError(
+                "TS-FEATURE-VALUE",
+                f"{feature} is a sweep over {entry.sweep.name}",
+                where,
+                expected="one of " + ", ".join(offered) + " (the baseline has another of its values)",
+                observed=value or "no value",
+                remedy=f"-e value={next(iter(offered))}",
+            )
+        also = self._typed(entry.sweep.also.get(value, {}), where)
+        return Choice(feature, offered[value], {**sets, **also, entry.sweep.name: offered[value]})
+
+    def choices(self, feature: str) -> tuple[Choice, ...]:
+        """One choice for each value of a sweep; one for every other kind that sets something."""
+        if self.require_feature(feature).sweep is not None:
+            return tuple(self.choose(feature, format_value(value)) for value in self.sweep_values(feature))
+        return (self.choose(feature),)
+
+    def _typed(self, sets: Mapping[str, Raw], where: str) -> dict[str, Value]:
+        return {name: self.allowlist.require(name, where).check(value, where) for name, value in sets.items()}
+
+    def sets_of(self, feature: str) -> dict[str, Value]:
+        """Typed values which a feature sets, without those of a sweep."""
+        return self._typed(self.features[feature].sets, f"{DIRECTORY}/features.yml {feature}")
+
+    def required_by(self, feature: str) -> tuple[str, ...]:
+        """All features that must be set with it, those that they require first."""
+        found: list[str] = []
+        for other in self.features[feature].requires:
+            found += [name for name in (*self.required_by(other), other) if name not in found]
+        return tuple(found)
 
     def is_active(self, feature: str, settings: Mapping[str, object]) -> bool:
-        """Whether a configuration holds all that the feature sets, under whatever name it came there."""
+        """Whether a configuration holds what the feature sets, under whatever name it came there."""
+        entry = self.features[feature]
+        if entry.kind is Kind.BASELINE:
+            return True
+        if entry.sweep is not None:
+            return settings.get(entry.sweep.name) in self.sweep_values(feature)
         sets = self.sets_of(feature)
         return bool(sets) and all(settings.get(name) == value for name, value in sets.items())
 
@@ -351,7 +523,8 @@ class Catalog:
                 for reference in references:
                     entry = self.evidence[reference.id]
                     ranks = reference.named_ranks(world_size)
-                    rules.append(EvidenceRule(reference.id, must, entry.pattern, ranks, entry.proves))
+                    pattern = filled(entry.pattern, settings)
+                    rules.append(EvidenceRule(reference.id, must, pattern, ranks, entry.proves))
         return tuple(sorted(set(rules), key=lambda rule: (rule.id, not rule.must_appear, rule.ranks)))
 
     def refuse_excluded(self, settings: Mapping[str, Value], where: str) -> None:
@@ -456,7 +629,7 @@ def _check_references(catalog: Catalog) -> None:
         raise _reference(f"{DIRECTORY}/stages.yml", f"the stage {missing[0]} is missing", missing[0])
     for name, feature in catalog.features.items():
         where = f"{DIRECTORY}/features.yml {name}"
-        for other in (*feature.requires, *feature.excludes, *feature.couples):
+        for other in (*feature.requires, *feature.excludes, *feature.couples, *feature.members, *feature.only_in):
             if other not in catalog.features or other == name:
                 raise _reference(where, f"it names the feature {other}, which is not another entry", other)
         for reference in (*feature.evidence.must, *feature.evidence.must_not, *feature.evidence.off_must_not):
@@ -468,12 +641,18 @@ def _check_references(catalog: Catalog) -> None:
             if variable.source != "baseline":
                 raise _reference(where, f"it sets {key}, whose source is {variable.source}", key)
         for stage in feature.stages:
-            if not catalog.stages[stage].trial:
+            if not catalog.stages[stage].trial and feature.kind not in (Kind.BASELINE, Kind.REFUSED):
                 raise _reference(where, f"stage {stage} has no trials", stage)
+        for engine in feature.unavailable_on:
+            if engine not in catalog.engines:
+                raise _reference(where, f"it names the engine {engine}, which does not exist", engine)
         if feature.sweep is not None:
-            variable = catalog.allowlist.require(feature.sweep.name, where)
-            for value in feature.sweep.values:
-                variable.check(value, where)
+            _check_sweep(catalog, name, feature.sweep, where)
+        _check_group(catalog, name, feature, where)
+    _check_no_cycle(catalog)
+    for identity, entry in catalog.evidence.items():
+        for match in _SETTING.finditer(entry.pattern):
+            catalog.allowlist.require(match["name"], f"{DIRECTORY}/evidence.yml {identity}")
     for identity, exclusion in catalog.exclusions.items():
         where = f"{DIRECTORY}/exclusions.yml {identity}"
         known = catalog.allowlist.get(exclusion.name)
@@ -482,6 +661,55 @@ def _check_references(catalog: Catalog) -> None:
         for value in exclusion.values or ():
             if known is not None:
                 known.check(value, where)
+
+
+def _check_sweep(catalog: Catalog, name: str, sweep: Sweep, where: str) -> None:
+    variable = catalog.allowlist.require(sweep.name, where)
+    if variable.source != "baseline":
+        raise _reference(where, f"it sweeps {sweep.name}, whose source is {variable.source}", sweep.name)
+    for value in sweep.values:
+        variable.check(value, where)
+    for sets in ({}, *sweep.also.values()):
+        for key, value in sets.items():
+            catalog.allowlist.require(key, where).check(value, where)
+    if not catalog.sweep_values(name):
+        raise _reference(where, f"every value of {sweep.name} is the baseline's", sweep.name)
+
+
+def _check_group(catalog: Catalog, name: str, feature: Feature, where: str) -> None:
+    """A bundle sets what its members set and nothing else; what is tried in bundles alone is a member of each."""
+    for bundle in feature.only_in:
+        if name not in catalog.features[bundle].members:
+            raise _reference(where, f"only_in names {bundle}, of which it is no member", bundle)
+    if not feature.members:
+        return
+    offered: dict[str, set[Value]] = {}
+    for member in feature.members:
+        entry = catalog.features[member]
+        if entry.kind not in (Kind.CHANGE, Kind.SWEEP):
+            raise _reference(where, f"the member {member} is a {entry.kind.value}", member)
+        for choice in catalog.choices(member):
+            for key, value in choice.sets.items():
+                offered.setdefault(key, set()).add(value)
+    for key, value in catalog.sets_of(name).items():
+        if value not in offered.get(key, set()):
+            raise _reference(where, f"{key}={value} is nothing that a member sets", key)
+    missing = sorted(set(offered) - set(feature.sets))
+    if missing and feature.sets:
+        raise _reference(where, f"a member sets {missing[0]}, the bundle does not", missing[0])
+
+
+def _check_no_cycle(catalog: Catalog) -> None:
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        if name in path:
+            raise _reference(
+                f"{DIRECTORY}/features.yml {name}", "it requires itself: " + " > ".join((*path, name)), name
+            )
+        for other in catalog.features[name].requires:
+            visit(other, (*path, name))
+
+    for name in catalog.features:
+        visit(name, ())
 
 
 def _reference(where: str, what: str, observed: str) -> TrisparkError:

@@ -35,10 +35,12 @@ class Project(Part):
 
 
 class Requested(Part):
-    """What was asked for, before anything was resolved."""
+    """What was asked for, before anything was resolved. `value`: of a sweep; `slot`: the boot's place in its trial."""
 
     stage: str | None = None
     feature: str | None = None
+    value: str | None = None
+    slot: Annotated[int, Field(ge=0)] | None = None
     arm: Literal["baseline", "candidate"] | None = None
     trial: str | None = None
     overrides: dict[str, str] = Field(default_factory=dict)

@@ -20,7 +20,7 @@ from typing import Any, Final
 from trispark.adapters import read_adapters
 from trispark.allowlist import Scope, Support, Value, Variable, format_value
 from trispark.canonical import generation_id, text_sha256
-from trispark.catalog import DIRECTORY, Catalog, Engine, EvidenceRule
+from trispark.catalog import DIRECTORY, Catalog, Choice, Engine, EvidenceRule
 from trispark.errors import TrisparkError
 from trispark.render import ARGS_FILE, ENV_FILE, Templates, parse_args, parse_env
 from trispark.site import Node, Site
@@ -86,39 +86,72 @@ class Difference:
         return bool(self.settings or self.other)
 
 
+@dataclass(frozen=True)
+class Arms:
+    """Both arms of a trial and what they share.
+
+    choice      what the candidate tries
+    base        features that are set in both arms because the tried one requires them
+    difference  what the arms differ in, which is what the choice sets and nothing else
+    """
+
+    choice: Choice
+    base: tuple[str, ...]
+    baseline: Resolution
+    candidate: Resolution
+    difference: Difference
+
+
 def resolve(
     site: Site,
     catalog: Catalog,
     feature: str | None = None,
     overrides: Mapping[str, str] | None = None,
     root: Path = Path(),
+    *,
+    value: str | None = None,
+    promoted: Mapping[str, Value] | None = None,
 ) -> Resolution:
-    """The configuration of `site` with `feature` (None: the baseline) and what-if `overrides` that hold in both arms.
+    """The baseline of `site` (feature None), or the candidate of a trial of `feature`; see `resolve_arms`."""
+    if feature is not None:
+        return resolve_arms(site, catalog, feature, overrides, root, value=value, promoted=promoted).candidate
+    catalog.refuse_misplaced(site.other_keys)
+    adapters = read_adapters(root)
+    settings = _base_settings(site, catalog, overrides or {}, promoted or {})
+    return _finished(_build(site, catalog, Templates(root), settings, adapters), adapters, (), None)
 
-    `root` is the project's directory (adapters/, templates/). Overrides are strings, parsed by the declared type.
-    With a feature the one-change rule is judged from the two resolved configurations. Errors: TS-ENV-*, TS-PLAN-*,
+
+def resolve_arms(
+    site: Site,
+    catalog: Catalog,
+    feature: str,
+    overrides: Mapping[str, str] | None = None,
+    root: Path = Path(),
+    *,
+    value: str | None = None,
+    promoted: Mapping[str, Value] | None = None,
+) -> Arms:
+    """Both arms of a trial of `feature`, with the `value` of its sweep.
+
+    `promoted` are the settings of the site's own baseline that differ from the shipped one; `overrides` hold in both
+    arms (a what-if) and are strings, parsed by the declared type. `root` is the project's directory (adapters/,
+    templates/). The one-change rule is judged from the two resolved configurations. Errors: TS-ENV-*, TS-PLAN-*,
     TS-FEATURE-*, TS-SITE-*, TS-ADAPTER-*, TS-RENDER-*.
     """
     catalog.refuse_misplaced(site.other_keys)
     adapters = read_adapters(root)
     templates = Templates(root)
-    common = _base_settings(site, catalog, overrides or {})
-    if feature is None:
-        baseline = _build(site, catalog, templates, common, adapters)
-        return _finished(baseline, adapters, (), None)
-    entry = catalog.require_available(feature)
-    if entry.sweep is not None:
-        raise TrisparkError(
-            "TS-FEATURE-SWEEP",
-            f"{feature} is a sweep, which this version cannot run",
-            where=f"{DIRECTORY}/features.yml",
-        )
-    sets = catalog.sets_of(feature)
-    for name in sets:
+    common = _base_settings(site, catalog, overrides or {}, promoted or {})
+    entry = catalog.require_feature(feature)
+    choice = catalog.choose(feature, value)
+    for name in choice.sets:
         if overrides and name in overrides:
             raise _misplaced(name, f"it is what {feature} sets")
-        _require_effect(catalog, name, sets[name], site.engine, f"feature {feature}")
-    for path in entry.adapters:
+        _require_effect(catalog, name, choice.sets[name], site.engine, f"feature {feature}")
+    base = tuple(other for other in catalog.required_by(feature) if not catalog.is_active(other, common))
+    for other in base:
+        common.update(catalog.sets_of(other))
+    for path in sorted({path for name in (feature, *base) for path in catalog.features[name].adapters}):
         if path not in adapters:
             raise TrisparkError(
                 "TS-FEATURE-ADAPTER",
@@ -127,12 +160,22 @@ def resolve(
                 expected=path,
                 observed=", ".join(adapters) or "nothing",
             )
-    candidate_settings = {**common, **sets}
-    _check_relations(catalog, feature, candidate_settings)
+    candidate_settings = {**common, **choice.sets}
+    for other in entry.excludes:
+        if catalog.is_active(other, candidate_settings):
+            raise TrisparkError(
+                "TS-FEATURE-EXCLUDES", f"{feature} cannot be combined with {other}", where=f"{DIRECTORY}/features.yml"
+            )
     baseline = _build(site, catalog, templates, common, adapters)
     candidate = _build(site, catalog, templates, candidate_settings, adapters)
-    check_one_change(baseline, candidate, catalog, feature)
-    return _finished(candidate, adapters, tuple(sorted(sets)), feature)
+    difference = check_one_change(baseline, candidate, catalog, choice)
+    return Arms(
+        choice,
+        base,
+        _finished(baseline, adapters, (), None),
+        _finished(candidate, adapters, tuple(sorted(choice.sets)), feature),
+        difference,
+    )
 
 
 def restore(resolved: Mapping[str, Any]) -> Resolution:
@@ -180,10 +223,10 @@ def compare(first: Resolution, second: Resolution) -> Difference:
     return Difference(settings, tuple(other))
 
 
-def check_one_change(baseline: Resolution, candidate: Resolution, catalog: Catalog, feature: str) -> Difference:
-    """Raises TS-PLAN-ONECHANGE unless the two differ in exactly what the feature sets; returns the difference."""
+def check_one_change(baseline: Resolution, candidate: Resolution, catalog: Catalog, choice: Choice) -> Difference:
+    """Raises TS-PLAN-ONECHANGE unless the two differ in exactly what the choice sets; returns the difference."""
     difference = compare(baseline, candidate)
-    sets = catalog.sets_of(feature)
+    sets = choice.sets
     allowed = {f"{name} of rank {rank}" for name in _delivery_names(catalog, sets) for rank in baseline.nodes}
     surplus = sorted(set(difference.settings) - set(sets)) + [name for name in difference.other if name not in allowed]
     unchanged = sorted(set(sets) - set(difference.settings))
@@ -197,7 +240,7 @@ def check_one_change(baseline: Resolution, candidate: Resolution, catalog: Catal
             what, observed = f"{wrong[0]} has another value than the feature sets", ", ".join(wrong)
         raise TrisparkError(
             "TS-PLAN-ONECHANGE",
-            f"the candidate of {feature} is not one change: {what}",
+            f"the candidate of {choice.label} is not one change: {what}",
             where=f"{baseline.id} and {candidate.id}",
             expected=", ".join(f"{name}={format_value(value)}" for name, value in sorted(sets.items()))
             + " and nothing else",
@@ -235,8 +278,13 @@ def _finished(built: Resolution, adapters: dict[str, str], changed: tuple[str, .
     return Resolution(built.id, built.resolved, built.specs, built.files, adapters, changed, feature, rules)
 
 
-def _base_settings(site: Site, catalog: Catalog, overrides: Mapping[str, str]) -> dict[str, Value]:
+def _base_settings(
+    site: Site, catalog: Catalog, overrides: Mapping[str, str], promoted: Mapping[str, Value]
+) -> dict[str, Value]:
     """Typed values of all variables common to the ranks that this site's engine is given."""
+    for name in sorted(promoted):
+        if catalog.allowlist.require(name, "the promoted baseline").source != "baseline":
+            raise _misplaced(name, "it is no key of a baseline")
     if site.engine not in catalog.engines:
         raise TrisparkError(
             "TS-SITE-ENGINE",
@@ -250,7 +298,7 @@ def _base_settings(site: Site, catalog: Catalog, overrides: Mapping[str, str]) -
         if variable.scope is Scope.RANK or variable.support(site.engine) is Support.REFUSED:
             continue
         if variable.source == "baseline":
-            value = catalog.baseline[variable.name]
+            value = promoted.get(variable.name, catalog.baseline[variable.name])
         else:
             value = variable.check(_site_value(site, variable), f"{site.path} ({variable.source})")
         _require_inert_value(variable, value, site.engine, f"{DIRECTORY}/baseline.yml")
@@ -311,20 +359,6 @@ def _require_inert_value(variable: Variable, value: Value, engine: str, where: s
             expected=format_value(only),
             observed=variable.shown(value),
         )
-
-
-def _check_relations(catalog: Catalog, feature: str, settings: Mapping[str, Value]) -> None:
-    entry = catalog.features[feature]
-    for other in entry.requires:
-        if not catalog.is_active(other, settings):
-            raise TrisparkError(
-                "TS-FEATURE-REQUIRES", f"{feature} needs {other}", where=f"{DIRECTORY}/features.yml", expected=other
-            )
-    for other in entry.excludes:
-        if catalog.is_active(other, settings):
-            raise TrisparkError(
-                "TS-FEATURE-EXCLUDES", f"{feature} cannot be combined with {other}", where=f"{DIRECTORY}/features.yml"
-            )
 
 
 def _build(

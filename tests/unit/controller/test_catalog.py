@@ -76,7 +76,7 @@ def test_select_never_fails_otherwise(catalog: Catalog, stage: str, feature: str
         ("features.yml", "DSV41_WO_A_W8: 1", "DSV41_WO_A_W8: 2", "TS-ENV-RANGE", "0 or 1"),
         ("features.yml", "DSV41_WO_A_W8: 1", "SERVER_PORT: 1", "TS-CATALOG-REFERENCE", "site.api_port"),
         ("features.yml", "id: wo_a.left", "id: wo_a.gone", "TS-CATALOG-REFERENCE", "wo_a.gone"),
-        ("features.yml", "requires: []", "requires: [mid]", "TS-CATALOG-REFERENCE", "mid"),
+        ("features.yml", "requires: [wo_a]", "requires: [mid]", "TS-CATALOG-REFERENCE", "mid"),
         ("features.yml", "stages: [c]", "stages: [a]", "TS-CATALOG-REFERENCE", "stage a has no trials"),
         ("features.yml", "c4.agg_tps]", "c4.speed]", "TS-CATALOG-SCHEMA", "c4.speed"),
         ("stages.yml", "  g:\n", "  h:\n", "TS-CATALOG-SCHEMA", "stages.h"),

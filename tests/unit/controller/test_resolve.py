@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trispark.canonical import generation_id
-from trispark.catalog import Catalog, load_catalog
+from trispark.catalog import Catalog, Kind, Sweep, load_catalog
 from trispark.errors import TrisparkError
 from trispark.render import parse_args, parse_env
-from trispark.resolve import Resolution, check_one_change, compare, make_spec, resolve, restore
+from trispark.resolve import Resolution, check_one_change, compare, make_spec, resolve, resolve_arms, restore
 from trispark.site import Site, load_site
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -208,7 +208,9 @@ def test_changed_adapter_changes_the_id(
     other = resolve(site, catalog, None, None, tmp_path / "root")
     assert compare(baseline, other).other == ("adapters/trispark_hooks/lab_wo_a_w8.py",)
     with pytest.raises(TrisparkError) as caught:
-        check_one_change(baseline, resolve(site, catalog, "wo_a", None, tmp_path / "root"), catalog, "wo_a")
+        check_one_change(
+            baseline, resolve(site, catalog, "wo_a", None, tmp_path / "root"), catalog, catalog.choose("wo_a")
+        )
     assert caught.value.id == "TS-PLAN-ONECHANGE"
     assert caught.value.observed == "adapters/trispark_hooks/lab_wo_a_w8.py"
 
@@ -240,13 +242,13 @@ def test_override_holds_in_both_arms(site: Site, catalog: Catalog, project: Path
     both = {"DSPARK_BLOCK_SIZE": "2"}
     base = resolve(site, catalog, None, both, project)
     trial = resolve(site, catalog, "wo_a", both, project)
-    assert check_one_change(base, trial, catalog, "wo_a").settings == {"DSV41_WO_A_W8": (0, 1)}
+    assert check_one_change(base, trial, catalog, catalog.choose("wo_a")).settings == {"DSV41_WO_A_W8": (0, 1)}
 
 
 def test_smuggled_second_change_is_named(site: Site, catalog: Catalog, project: Path, baseline: Resolution) -> None:
     trial = resolve(site, catalog, "wo_a", {"DSPARK_BLOCK_SIZE": "2"}, project)
     with pytest.raises(TrisparkError) as caught:
-        check_one_change(baseline, trial, catalog, "wo_a")
+        check_one_change(baseline, trial, catalog, catalog.choose("wo_a"))
     assert caught.value.id == "TS-PLAN-ONECHANGE"
     assert caught.value.observed.startswith("DSPARK_BLOCK_SIZE")
 
@@ -257,7 +259,7 @@ def test_change_smuggled_into_a_rank_is_named(catalog: Catalog, baseline: Resolu
     resolved["ranks"][1]["command"][-1] = "4"
     smuggled = dataclasses.replace(candidate, resolved=resolved, id=generation_id(resolved))
     with pytest.raises(TrisparkError) as caught:
-        check_one_change(baseline, smuggled, catalog, "wo_a")
+        check_one_change(baseline, smuggled, catalog, catalog.choose("wo_a"))
     assert caught.value.observed == "--tp of rank 1, DSV41_IO_THREADS of rank 2"
 
 
@@ -278,7 +280,6 @@ def test_key_of_the_feature_cannot_be_overridden(site: Site, catalog: Catalog, p
         ("adapters", ("gone.py",), "TS-FEATURE-ADAPTER"),
         ("sets", {"NCCL_DEBUG": "WARN"}, "TS-ENV-INERT"),
         ("sets", {"EP_SIZE": 2}, "TS-PLAN-EXCLUDED"),
-        ("available", False, "TS-FEATURE-UNAVAILABLE"),
     ],
 )
 def test_feature_that_cannot_act_is_refused(
@@ -294,8 +295,12 @@ def test_relations_between_features(site: Site, catalog: Catalog, project: Path)
     needs = {"wo_a": wo_a.model_copy(update={"requires": ("other",)}), "other": other}
     excludes = {"wo_a": wo_a.model_copy(update={"excludes": ("other",)}), "other": other}
     block_2 = {"DSPARK_BLOCK_SIZE": "2"}
-    assert refusal(site, dataclasses.replace(catalog, features=needs), project, "wo_a").id == "TS-FEATURE-REQUIRES"
-    assert resolve(site, dataclasses.replace(catalog, features=needs), "wo_a", block_2, project).id
+    arms = resolve_arms(site, dataclasses.replace(catalog, features=needs), "wo_a", None, project)
+    assert arms.base == ("other",)
+    assert arms.baseline.settings["DSPARK_BLOCK_SIZE"] == 2, "what is required is set in both arms"
+    assert arms.difference.settings == {"DSV41_WO_A_W8": (0, 1)}
+    arms = resolve_arms(site, dataclasses.replace(catalog, features=needs), "wo_a", block_2, project)
+    assert arms.base == (), "it is set already"
     error = refusal(site, dataclasses.replace(catalog, features=excludes), project, "wo_a", block_2)
     assert error.id == "TS-FEATURE-EXCLUDES"
 
@@ -339,3 +344,40 @@ def test_overrides_never_give_a_traceback(
     except TrisparkError:
         return
     assert result.id == generation_id(result.resolved)
+
+
+def sweep(catalog: Catalog, **changes: object) -> Catalog:
+    """The catalog with a sweep of the block size."""
+    fields = {"kind": Kind.SWEEP, "sets": {}, "sweep": Sweep(name="DSPARK_BLOCK_SIZE", values=(2, 3, 5), **changes)}
+    return dataclasses.replace(catalog, features={"block_size": catalog.features["wo_a"].model_copy(update=fields)})
+
+
+def test_sweep_is_one_candidate_a_value_without_the_baselines_own(site: Site, catalog: Catalog, project: Path) -> None:
+    swept = sweep(catalog, also={"5": {"MAX_RUNNING_REQUESTS": 8}})
+    assert [choice.label for choice in swept.choices("block_size")] == ["block_size=2", "block_size=5"]
+    assert resolve_arms(site, swept, "block_size", None, project, value="2").difference.settings == {
+        "DSPARK_BLOCK_SIZE": (3, 2)
+    }
+    assert resolve_arms(site, swept, "block_size", None, project, value="5").difference.settings == {
+        "DSPARK_BLOCK_SIZE": (3, 5),
+        "MAX_RUNNING_REQUESTS": (4, 8),
+    }
+
+
+@pytest.mark.parametrize("value", [None, "", "3", "4", " 2", "2.0"])
+def test_sweep_refuses_other_values_with_the_list(
+    site: Site, catalog: Catalog, project: Path, value: str | None
+) -> None:
+    with pytest.raises(TrisparkError) as caught:
+        resolve_arms(site, sweep(catalog), "block_size", None, project, value=value)
+    assert caught.value.id == "TS-FEATURE-VALUE"
+    assert "one of 2, 5" in str(caught.value)
+
+
+def test_promoted_baseline_is_the_start_of_both_arms(site: Site, catalog: Catalog, project: Path) -> None:
+    arms = resolve_arms(site, catalog, "wo_a", None, project, promoted={"DSPARK_BLOCK_SIZE": 5})
+    assert (arms.baseline.settings["DSPARK_BLOCK_SIZE"], arms.candidate.settings["DSPARK_BLOCK_SIZE"]) == (5, 5)
+    assert arms.difference.settings == {"DSV41_WO_A_W8": (0, 1)}
+    with pytest.raises(TrisparkError) as caught:
+        resolve(site, catalog, None, None, project, promoted={"SERVER_PORT": 1})
+    assert caught.value.id == "TS-PLAN-PLACE"
