@@ -18,9 +18,12 @@ MAX_DEPTH: Final = 50
 
 
 class Strict(BaseModel):
-    """Base of every file model: immutable, no surplus keys, no silent conversion of types."""
+    """Base of every file model: immutable, no surplus keys, no silent conversion of types.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    A model is built when it is first used, most of them as part of the model of their file.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
 
 
 Model = TypeVar("Model", bound=BaseModel)

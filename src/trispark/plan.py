@@ -143,8 +143,8 @@ def make_plan(
     """The plan of a trial of `feature` in `stage` (`c` or `stage_c`).
 
     A sweep without `value` gives {schema_version, site, engine, stage, feature, plans: one a value}. Without a feature
-    it is the plan of a stage that has no trials. Refusals of the trial are part of the plan; what leaves nothing to plan
-    raises: TS-STAGE-UNKNOWN, TS-FEATURE-MISSING, TS-FEATURE-UNKNOWN, TS-FEATURE-VALUE, and what `Ground.load` raises.
+    it is the plan of a stage that has no trials. Refusals of the trial are part of the plan. What leaves nothing to
+    plan raises: TS-STAGE-UNKNOWN, TS-FEATURE-MISSING, TS-FEATURE-UNKNOWN, TS-FEATURE-VALUE, and as `Ground.load` does.
     """
     return plan_on(Ground.load(root, site_name), stage, feature, value, overrides, budget=budget)
 
