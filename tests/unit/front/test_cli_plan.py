@@ -213,7 +213,7 @@ def test_plan_and_features_import_nothing_heavy() -> None:
         "import sys; from trispark.cli import main\n"
         "for argv in (['plan', 'c', '-e', 'feature=wo_a'], ['features'], ['records', 'list']):\n"
         "    sys.argv = ['trispark', *argv]; main()\n"
-        "heavy = {'ansible', 'ansible_runner', 'docker', 'jsonschema', 'numpy', 'rich', 'requests', 'trispark.runner'}\n"
+        "heavy = {'ansible', 'ansible_runner', 'docker', 'jsonschema', 'numpy', 'rich', 'trispark.runner'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
     environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY / 'src'}:{REPOSITORY / 'lab'}", "TRISPARK_SITE": "lab"}
