@@ -24,7 +24,7 @@ MEANING: Final = {
 }
 
 _USAGE_IDS: Final = frozenset(
-    {"TS-CLI-EXTRA", "TS-LAB-NAME", "TS-PLAY-UNKNOWN", "TS-RECORD-UNKNOWN", "TS-SITE-UNKNOWN"}
+    {"TS-CLI-EXTRA", "TS-LAB-NAME", "TS-PLAY-UNKNOWN", "TS-RECORD-UNKNOWN", "TS-SITE-NAME", "TS-SITE-UNKNOWN"}
 )
 _REFUSED_IDS: Final = frozenset(
     {
@@ -39,6 +39,7 @@ _REFUSED_IDS: Final = frozenset(
         "TS-SETUP-LOCKED",
         "TS-SETUP-VENVMODULE",
         "TS-SITE-AMBIGUOUS",
+        "TS-SITE-EXISTS",
         "TS-SITE-UNCONFIGURED",
     }
 )
