@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from trispark.allowlist import CONTROLLED_PREFIXES
 from trispark.logparse import attach_lines, lines_matching, packed_states, stats_lines, total_lookups
 from trispark.resolve import CACHE_TOKEN, GENERATION_TOKEN, PORT_TOKEN, STATE_TOKEN, Resolution
+from trispark.warmup import batch_problems
 
 OLD_CANARY: Final[Mapping[str, Any]] = {"max_tokens": 8, "timeout_s": 30, "body": {}}
 """What generations of an older version do not say; a rollback to one must stay possible."""
@@ -75,6 +76,7 @@ def evaluate(
     canary: Mapping[str, Any] | None,
     engram_rows: Mapping[int, int],
     lookups_before: Mapping[str, Mapping[str, int]] | None = None,
+    batch: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[GateResult]:
     """All checks on all ranks.
 
@@ -82,6 +84,7 @@ def evaluate(
     canary          answer of `request` for canary_request: {"status": int, "body": object or JSON text}
     engram_rows     {layer: rows of the whole table} from the checkpoint's safetensors header
     lookups_before  {node: {"layer": lookups before the canary}}; without it reads only have to exist
+    batch           answers to trispark.warmup.batch_requests; None judges no batch
     """
     gates = _Gates(resolution, observations, canary, engram_rows, lookups_before)
     results: list[GateResult] = []
@@ -103,6 +106,8 @@ def evaluate(
         gates.evidence,
     ):
         results += check()
+    if batch is not None:
+        results += gates.warmup_batch(batch)
     return results
 
 
@@ -378,6 +383,14 @@ class _Gates:
                 "canary.text", None, ok, expected, observed, "" if ok else "compare shards and image of all ranks"
             )
         ]
+
+    def warmup_batch(self, answers: Sequence[Mapping[str, Any]]) -> list[GateResult]:
+        """As many requests at once as there are slots, every one answered in Latin prose."""
+        problems = batch_problems(self.resolution.resolved, answers)
+        expected = "Latin prose in each answer of the batch"
+        observed = "; ".join(problems) or f"{len(answers)} answers in Latin prose"
+        remedy = "compare PYTORCH_CUDA_ALLOC_CONF and the image of all ranks, read the kept logs"
+        return [GateResult("warmup.batch", None, not problems, expected, observed, remedy if problems else "")]
 
     def canary_all_ranks(self) -> list[GateResult]:
         """Each rank took part: it looked rows up for the canary."""

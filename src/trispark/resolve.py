@@ -516,6 +516,7 @@ def _gates(site: Site, catalog: Catalog, settings: Mapping[str, Value]) -> dict[
             "timeout_s": smoke.timeout_s,
             "body": smoke.body,
         },
+        "batch": engine.batch_check.model_dump(mode="json"),
         "evidence": [{**asdict(rule), "ranks": list(rule.ranks)} for rule in ordered],
     }
 

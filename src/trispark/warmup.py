@@ -1,7 +1,7 @@
 """The warm-up batch: as many requests at once as the engine has slots, each answered in Latin prose or the boot is bad.
 
 A batch shows what one request does not: with the wrong allocator the field's engine answered three requests at a time
-with symbols and CJK characters while each alone was right (field I25). There it was a warning; here the check fails.
+with symbols and CJK characters while each alone was right (field I25). There it was a warning; here the gate fails.
 """
 
 from __future__ import annotations
@@ -11,34 +11,33 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from trispark.allowlist import Value
-from trispark.catalog import BatchCheck
-from trispark.gates import GateResult
-
-CHECK_ID: Final = "warmup.batch"
 _ASCII: Final = frozenset(string.ascii_letters + string.digits + string.punctuation)
 _OTHER_SCRIPTS: Final = ("CJK ", "HANGUL ", "HIRAGANA ", "KATAKANA ", "BOPOMOFO ", "IDEOGRAPHIC ", "FULLWIDTH ")
 """Beginnings of the Unicode names of what no Latin prose holds."""
 
 
-def batch_requests(check: BatchCheck, settings: Mapping[str, Value], url: str, model: str) -> list[dict[str, Any]]:
-    """Requests for the agent's verb `request` on the head, to be sent at once: MAX_RUNNING_REQUESTS of them."""
-    slots = settings["MAX_RUNNING_REQUESTS"]
-    assert isinstance(slots, int), "the allowlist gives it as a whole number"
+def batch_requests(resolved: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Requests that the agent's verb `request-batch` sends at once from the head: one for each slot of a resolved
+    configuration. None for one that was stored before there was a batch."""
+    gates = resolved["gates"]
+    batch, canary = gates.get("batch"), gates["canary"]
+    if batch is None:
+        return []
     return [
         {
-            "url": url,
+            "url": canary["url"],
             "method": "POST",
             "body": {
-                "model": model,
-                "messages": [{"role": "user", "content": check.prompts[number % len(check.prompts)]}],
-                "max_tokens": check.max_tokens,
+                "model": canary["model"],
+                "messages": [{"role": "user", "content": batch["prompts"][number % len(batch["prompts"])]}],
+                "temperature": 0,
+                "max_tokens": batch["max_tokens"],
                 "stream": False,
-                **check.body,
+                **batch["body"],
             },
-            "timeout_s": check.timeout_s,
+            "timeout_s": batch["timeout_s"],
         }
-        for number in range(slots)
+        for number in range(int(resolved["settings"]["MAX_RUNNING_REQUESTS"]))
     ]
 
 
@@ -66,24 +65,22 @@ def text_problem(text: str, minimum_share: float) -> str | None:
     return None
 
 
-def judge_batch(check: BatchCheck, answers: Sequence[Mapping[str, Any] | None]) -> GateResult:
-    """One result for the fleet. `answers`: the agent's answers {"status", "body"}; None where there was none."""
-    judged = [(number, _of(check, answer)) for number, answer in enumerate(answers)]
-    problems = [f"request {number}: {problem}" for number, problem in judged if problem]
-    expected = f"Latin prose, at least {check.minimum_ascii_share:.0%} ASCII letters, digits and punctuation, in each"
-    ok = bool(answers) and not problems
-    observed = "; ".join(problems) or (f"{len(answers)} answers in Latin prose" if answers else "no answer")
-    remedy = "" if ok else "compare PYTORCH_CUDA_ALLOC_CONF and the image of all ranks; read the kept logs"
-    return GateResult(CHECK_ID, None, ok, expected, observed, remedy)
+def batch_problems(resolved: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is wrong with the answers {"status", "body"} or {"error"} to `batch_requests`, in its order."""
+    wanted = len(batch_requests(resolved))
+    problems = [f"{len(answers)} answers to {wanted} requests"] if len(answers) != wanted else []
+    minimum = float(resolved["gates"]["batch"]["minimum_ascii_share"])
+    judged = [(number, _answer_problem(answer, minimum)) for number, answer in enumerate(answers)]
+    return problems + [f"request {number}: {problem}" for number, problem in judged if problem]
 
 
-def _of(check: BatchCheck, answer: Mapping[str, Any] | None) -> str | None:
-    if answer is None:
-        return "no answer"
+def _answer_problem(answer: Mapping[str, Any], minimum: float) -> str | None:
+    if answer.get("error"):
+        return str(answer["error"])[:200]
     if answer.get("status") != 200:
         return f"HTTP {answer.get('status')}"
     try:
         text = answer["body"]["choices"][0]["message"]["content"]
     except (KeyError, IndexError, TypeError):
         text = None
-    return text_problem(text, check.minimum_ascii_share) if isinstance(text, str) else "no chat completion"
+    return text_problem(text, minimum) if isinstance(text, str) else "no chat completion"
