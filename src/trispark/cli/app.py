@@ -28,7 +28,7 @@ from trispark.cli.records import (
     replayed,
     summary,
 )
-from trispark.cli.sites import LAB, choose_site
+from trispark.cli.sites import LAB, choose_site, known_sites, require_known
 from trispark.cli.status_view import node_states, status_lines, with_problems, without_answer
 from trispark.cli.terminal import Terminal
 from trispark.errors import TrisparkError
@@ -50,8 +50,10 @@ app = typer.Typer(
 )
 lab_app = typer.Typer(help="The lab: three nodes in containers on this machine.", no_args_is_help=True)
 records_app = typer.Typer(help="Records of boots and trials, from the controller's cache.", no_args_is_help=True)
+site_app = typer.Typer(help="Sites: the directories of inventory/, offline.", no_args_is_help=True)
 app.add_typer(lab_app, name="lab")
 app.add_typer(records_app, name="records")
+app.add_typer(site_app, name="site")
 
 SiteOption = Annotated[
     str | None, typer.Option("--site", envvar="TRISPARK_SITE", help="A directory of inventory/; the lab by default.")
@@ -267,6 +269,39 @@ def lab_shell(context: typer.Context, node: Annotated[str, typer.Argument(help="
     if LocalMachine().which(argv[0]) is None:
         raise TrisparkError(id="TS-LAB-DOWN", what="there is no ssh client, so no lab", remedy="./trispark lab up")
     os.execvp(argv[0], argv)
+
+
+@site_app.command("init")
+def site_init(name: Annotated[str, typer.Argument(help="Name of the new directory of inventory/.")]) -> None:
+    """Write the files of a new site, with comments, to be filled in; never over something that is there."""
+    from trispark.site_files import write_site
+
+    terminal = Terminal()
+    terminal.say(f"site: {name}")
+    for path in write_site(REPO, name):
+        terminal.say(f"written: {path.relative_to(REPO)}")
+    terminal.say(f"fill them in, then: ./trispark site check {name}")
+
+
+@site_app.command("check")
+def site_check(
+    name: Annotated[str | None, typer.Argument(help="A directory of inventory/; all of them without it.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check all of a site's files offline, one line for each problem."""
+    from trispark.site_check import check_site
+
+    if name is not None:
+        require_known(REPO, name)
+    terminal = Terminal()
+    reports = [check_site(REPO, each) for each in ([name] if name is not None else known_sites(REPO))]
+    for report in reports:
+        terminal.say(report.headline())
+        for problem in report.problems:
+            terminal.say(str(problem))
+    if as_json:
+        terminal.json({"sites": [report.as_dict() for report in reports]})
+    raise typer.Exit(exit_codes.REFUSED if any(report.problems for report in reports) else exit_codes.OK)
 
 
 @records_app.command("list")

@@ -33,6 +33,7 @@ _USAGE_IDS: Final = frozenset(
         "TS-PLAY-UNKNOWN",
         "TS-RECORD-KIND",
         "TS-RECORD-UNKNOWN",
+        "TS-SITE-NAME",
         "TS-SITE-UNKNOWN",
     }
 )
@@ -52,6 +53,7 @@ _REFUSED_IDS: Final = frozenset(
         "TS-SETUP-LOCKED",
         "TS-SETUP-VENVMODULE",
         "TS-SITE-AMBIGUOUS",
+        "TS-SITE-EXISTS",
         "TS-SITE-UNCONFIGURED",
     }
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -142,6 +143,8 @@ def rank_log(rank: int, *, packed: bool = True, wo_a: bool = False, left: int = 
     for layer in ROWS:
         reads = 160 if packed else 320
         lines.append(f"Engram layer={layer} lookups=160 hit_rate=0.0% reads={reads} cache=0.0GiB(4-way) {tail}")
+    if rank == 0:
+        lines.append("The server is fired up and ready to roll!")
     if wo_a:
         lines.append("[wo_a_w8] calls twin=24 dense=3")
     return "\n".join(prefix + line for line in lines) + "\n"
@@ -150,7 +153,7 @@ def rank_log(rank: int, *, packed: bool = True, wo_a: bool = False, left: int = 
 def observation(resolution: Resolution, rank: int, *, wo_a: bool = False) -> dict[str, Any]:
     """What the agent's `observe` answers for a healthy rank in epoch 6."""
     entry = resolution.resolved["ranks"][rank]
-    generation = f"/var/lib/trispark/generations/{resolution.id}"
+    places = {"{generation}": "generations", "{engine_state}": "engine-state"}
     image_env = {"PATH": "/usr/bin", "PYTHONPATH": "/opt/trispark/adapters:/opt/site-packages"}
     return {
         "ok": True,
@@ -164,7 +167,11 @@ def observation(resolution: Resolution, rank: int, *, wo_a: bool = False) -> dic
         "mounts": [
             {
                 **mount,
-                "source": mount["source"].replace("{generation}", generation),
+                "source": functools.reduce(
+                    lambda text, place: text.replace(place[0], f"/var/lib/trispark/{place[1]}/{resolution.id}"),
+                    places.items(),
+                    mount["source"],
+                ),
             }
             for mount in entry["mounts"]
         ],
