@@ -153,7 +153,7 @@ def resolve_arms(
         common.update(catalog.sets_of(other))
     candidate_settings = {**common, **choice.sets}
     if judge:
-        _raise_first(_settings_problems(site, catalog, choice, base, candidate_settings, adapters))
+        _raise_first(settings_problems(site, catalog, choice, base, candidate_settings, adapters))
     baseline = _build(site, catalog, templates, common, adapters)
     candidate = _build(site, catalog, templates, candidate_settings, adapters)
     difference = check_one_change(baseline, candidate, catalog, choice) if judge else compare(baseline, candidate)
@@ -169,14 +169,14 @@ def resolve_arms(
 def arm_problems(site: Site, catalog: Catalog, arms: Arms) -> Iterator[TrisparkError]:
     """Everything for which `resolve_arms` would have refused these arms, apart from the exclusions."""
     settings, adapters = arms.candidate.settings, arms.candidate.adapters
-    yield from _settings_problems(site, catalog, arms.choice, arms.base, settings, adapters)
+    yield from settings_problems(site, catalog, arms.choice, arms.base, settings, adapters)
     try:
         check_one_change(arms.baseline, arms.candidate, catalog, arms.choice)
     except TrisparkError as error:
         yield error
 
 
-def _settings_problems(
+def settings_problems(
     site: Site,
     catalog: Catalog,
     choice: Choice,

@@ -31,6 +31,7 @@ from trispark.cli.records import (
 from trispark.cli.sites import LAB, choose_site, known_sites, require_known
 from trispark.cli.status_view import node_states, status_lines, with_problems, without_answer
 from trispark.cli.terminal import Terminal
+from trispark.cli.validate import find_problems, validate_line
 from trispark.errors import TrisparkError
 from trispark.host import LocalMachine, ensure_packages
 from trispark.host.state import PUBLIC_UMASK
@@ -181,6 +182,19 @@ def plan(
     if as_json:
         terminal.json(found)
     raise typer.Exit(exit_codes.REFUSED if any(each["refusals"] for each in plans) else exit_codes.OK)
+
+
+@app.command()
+def validate(site: SiteOption = None, as_json: JsonOption = False) -> None:
+    """Check catalog, baseline, allowlist, exclusions, site and templates together; every problem, with status 3."""
+    terminal, name = _begin(site, changing=False, offline=True)
+    problems = find_problems(REPO, name)
+    terminal.say(validate_line(problems))
+    for problem in problems:
+        terminal.error(str(problem))
+    if as_json:
+        terminal.json({"site": name, "problems": [problem.as_dict() for problem in problems]})
+    raise typer.Exit(exit_codes.REFUSED if problems else exit_codes.OK)
 
 
 @app.command()

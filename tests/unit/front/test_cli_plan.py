@@ -207,11 +207,32 @@ def test_a_reason_that_holds_everywhere_is_said_once(root: Path, tmp_path: Path)
     assert [line.strip() for line in out if "no kernel yet" in line] == ["not anywhere: no kernel yet"]
 
 
+def test_validate_names_every_problem_with_status_3(root: Path, tmp_path: Path) -> None:
+    status, out, err = ask(root, "validate", "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out[-1]) == {"site": "lab", "problems": []}
+    assert ask(root, "validate", "--site", "sparks")[0] == 0
+    copy = tmp_path / "checkout"
+    shutil.copytree(root, copy)
+    for file, old, new in (
+        ("baseline.yml", "TP_SIZE: 3", "TP_SIZE: x"),
+        ("stages.yml", "trial: false", "trial: maybe"),
+    ):
+        path = copy / "experiments" / file
+        path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    status, out, err = ask(copy, "validate", "--json")
+    assert status == exit_codes.REFUSED
+    assert [line.split(": ")[1] for line in err.splitlines()] == ["TS-CATALOG-SCHEMA"]
+    assert len(json.loads(out[-1])["problems"]) == 1
+    path.write_text(path.read_text(encoding="utf-8").replace("maybe", "false"), encoding="utf-8")
+    assert "TP_SIZE has a wrong value" in ask(copy, "validate")[2]
+
+
 def test_plan_and_features_import_nothing_heavy() -> None:
     """What is imported decides how long an offline verb takes."""
     code = (
         "import sys; from trispark.cli import main\n"
-        "for argv in (['plan', 'c', '-e', 'feature=wo_a'], ['features'], ['records', 'list']):\n"
+        "for argv in (['plan', 'c', '-e', 'feature=wo_a'], ['features'], ['validate'], ['records', 'list']):\n"
         "    sys.argv = ['trispark', *argv]; main()\n"
         "heavy = {'ansible', 'ansible_runner', 'docker', 'jsonschema', 'numpy', 'rich', 'trispark.runner'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
