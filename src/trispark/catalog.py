@@ -366,6 +366,7 @@ class Catalog:
                 where=f"{DIRECTORY}/stages.yml",
                 expected="one of " + ", ".join(self.stages),
                 observed=stage,
+                remedy="name one of them",
             )
         return letter
 
@@ -405,6 +406,7 @@ class Catalog:
                 where=f"{DIRECTORY}/features.yml",
                 expected="one of: " + ", ".join(self.features),
                 observed=feature,
+                remedy="name one of them",
             )
         return entry
 

@@ -36,6 +36,7 @@ _REFUSED_IDS: Final = frozenset(
         "TS-HOST-SUDO",
         "TS-LAB-BUSY",
         "TS-LAB-DOWN",
+        "TS-LAB-VERSION",
         "TS-SETUP-LOCKED",
         "TS-SETUP-VENVMODULE",
         "TS-SITE-AMBIGUOUS",
