@@ -423,6 +423,7 @@ class Catalog:
                 where=f"{DIRECTORY}/stages.yml",
                 expected="one of " + ", ".join(self.stages),
                 observed=stage,
+                remedy="name one of them",
             )
         return letter
 
@@ -462,6 +463,7 @@ class Catalog:
                 where=f"{DIRECTORY}/features.yml",
                 expected="one of: " + ", ".join(self.features),
                 observed=feature,
+                remedy="name one of them",
             )
         return entry
 

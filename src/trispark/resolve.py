@@ -223,8 +223,10 @@ def restore(resolved: Mapping[str, Any]) -> Resolution:
         raise TrisparkError(
             "TS-RESOLVED-VERSION",
             "the resolved configuration has another version",
-            expected=str(RESOLVED_VERSION),
-            observed=str(plain.get("schema_version")),
+            where="the stored generation",
+            expected=f"schema version {RESOLVED_VERSION}",
+            observed=f"schema version {plain.get('schema_version')}",
+            remedy="use the trispark that staged it, or stage and boot a generation of this one",
         )
     identity = generation_id(plain)
     specs = {rank["node"]: make_spec(identity, plain, rank["rank"]) for rank in plain["ranks"]}

@@ -14,7 +14,7 @@ from trispark import __version__
 from trispark.cli import exit_codes
 from trispark.cli.demo import Demo
 from trispark.cli.features import feature_lines, list_features
-from trispark.cli.lab import LAB_PLAYBOOKS, lab_alone, lab_lines, lab_state, prepare_machine
+from trispark.cli.lab import LAB_PLAYBOOKS, lab_alone, lab_lines, lab_state, prepare_machine, require_lab_version
 from trispark.cli.plan import plan_lines, refusal_line, run_plan
 from trispark.cli.play import READ_ONLY, PlayCommand, Player, parse_extra, result_json
 from trispark.cli.pytest_command import pytest_argv, pytest_environment
@@ -227,6 +227,8 @@ def play(
     values = parse_extra(extra or ())
     lab_only = playbook.startswith(("lab_", "demo_"))
     terminal, name = (_begin_lab(), LAB) if lab_only else _begin(site, changing=not check and playbook not in READ_ONLY)
+    if name == LAB and playbook not in READ_ONLY | LAB_PLAYBOOKS:
+        require_lab_version(REPO)
     with lab_alone(REPO, terminal.say) if playbook in LAB_PLAYBOOKS else nullcontext():
         result = Player(REPO, name, terminal).play(playbook, values, check=check, diff=diff)
     if result.ok:
