@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from trispark.allowlist import check_text, is_address, is_plain_path
 from trispark.errors import TrisparkError
 from trispark.plainyaml import Strict, check_model, read_yaml
+from trispark.share import CheckpointShare, LocalShare, refuse_unmountable
 
 HOST_GROUP: Final = "sparks"
 DIGEST_REFERENCE: Final = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
@@ -108,6 +109,8 @@ class Site(BaseModel):
     served_model_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=200)]
     checkpoint_dir: str
     checkpoint_mount: str
+    checkpoint_share: CheckpointShare = LocalShare(kind="local")
+    """How the workers see the checkpoint."""
     engram_dir: str
     engram_mount: str
     rendezvous_ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = Field(min_length=1)
@@ -142,6 +145,7 @@ class Site(BaseModel):
     def _places(self) -> Site:
         if self.checkpoint_dir == self.engram_dir:
             raise ValueError(f"site_checkpoint_dir and site_engram_dir must differ, both are {self.engram_dir}")
+        refuse_unmountable(self.checkpoint_share, self.checkpoint_dir)
         mounts = {
             "site_checkpoint_mount": self.checkpoint_mount,
             "site_engram_mount": self.engram_mount,
