@@ -301,8 +301,12 @@ def _apply_adopt(node: Node, request: AdoptRequest, taken: Taken, raw: Raw | Non
         node.disk.replace(directory / START, canonical_json(start) + b"\n", STATE_FILE_MODE)
         node.disk.replace(directory / DESCRIPTION, canonical_json(described) + b"\n", STATE_FILE_MODE)
         _save(node, taken)
-    killed = _end(node, request, raw) if raw is not None else False
-    log = _put_away(node, request, taken)
+    killed, log = False, None
+    if raw is not None:
+        # One that removes itself takes its log with it, so that is kept up to here.
+        early = _keep_log(node, taken) if adopt_describe.auto_remove(raw) else None
+        killed = _end(node, request, raw)
+        log = _put_away(node, request, taken) or early
     _save(node, replace(taken, phase=TAKEN))
     return {
         "seconds": round(node.clock.monotonic() - started, 3),
@@ -325,6 +329,10 @@ def _end(node: Node, request: AdoptRequest, raw: Raw) -> bool:
     deadline = node.clock.monotonic() + request.deadline_s
     killed = engine.end(node, container, deadline, adopt_describe.stop_signal(raw))
     engine.prove_ended(node, container)
+    if adopt_describe.auto_remove(raw):
+        gone = node.clock.monotonic() + engine.KILL_WAIT_S
+        while node.docker.inspect(container.id) is not None and node.clock.monotonic() < gone:
+            node.clock.sleep(engine.POLL_S)
     return killed
 
 

@@ -410,7 +410,7 @@ def test_one_that_removes_itself_comes_back(hand):
         "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
     }
     answer = take(hand, remove=True)
-    assert (answer["removed"], answer["log"]) == (True, None)
+    assert (answer["removed"], kept(hand, adopt.LOG).read_text()) == (True, "log of /dsv41-worker\n")
     assert hand.ask("adopt-back", id=ID)["how"] == "made anew"
 
 
