@@ -329,8 +329,10 @@ def test_default_name_is_the_contract():
 
 
 BY_HAND = {
-    "host": ["--network", "host", "--ipc", "host", "--shm-size", "64m", "--ulimit", "nofile=1024:1024", "--user", "0",
-             "--restart", "always", "--volume", "/tmp:/x:ro", "--device", "/dev/null:/dev/nul2", "--health-cmd", "true"],
+    "host": [
+        "--network", "host", "--ipc", "host", "--shm-size", "64m", "--ulimit", "nofile=1024:1024", "--user", "0",
+        "--restart", "always", "--volume", "/tmp:/x:ro", "--device", "/dev/null:/dev/nul2", "--health-cmd", "true",
+    ],
     "plain": ["--mount", "type=bind,source=/tmp,target=/y,readonly", "--hostname", "hand", "--log-opt", "max-size=1m"],
     "removes-itself": ["--rm", "--network", "none", "--workdir", "/bin", "--tmpfs", "/scratch:size=1m"],
 }  # fmt: skip
