@@ -35,6 +35,7 @@ from trispark.cli.validate import find_problems, validate_line
 from trispark.errors import TrisparkError
 from trispark.host import LocalMachine, ensure_packages
 from trispark.host.state import PUBLIC_UMASK
+from trispark.lab.share_mode import ShareMode, declare_share
 
 REPO = Path(__file__).resolve().parents[3]
 
@@ -239,10 +240,17 @@ def play(
 
 
 @lab_app.command("up")
-def lab_up() -> None:
+def lab_up(
+    share: Annotated[
+        ShareMode | None,
+        typer.Option(help="How the workers see the checkpoint: a copy each, or the head's. Kept until changed."),
+    ] = None,
+) -> None:
     """Make the lab, or bring it to its declared state; a second time changes nothing."""
     terminal = _begin_lab()
     with lab_alone(REPO, terminal.say):
+        if share is not None:
+            declare_share(REPO, share)
         prepare_machine(REPO, terminal.say)
         result = Player(REPO, LAB, terminal).play("lab_up")
     if result.ok:
