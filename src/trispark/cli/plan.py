@@ -83,7 +83,7 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     for number, line in enumerate(changes or ["none"]):
         yield f"  {'difference' if number == 0 else '':<10}  {line}"
     for number, boot in enumerate(plan["boots"]):
-        counted = "counted" if boot["counted"] else "not counted"
+        counted = "counted" if boot["counted"] else "not counted, compares results" if boot["check"] else "not counted"
         yield f"  {'boots' if number == 0 else '':<10}  {boot['slot']} {boot['arm']}, {counted}: {boot['why']}"
     yield f"  cells       {', '.join(_cell(cell) for cell in plan['cells'])}"
     hours = plan["hours"]

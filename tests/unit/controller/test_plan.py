@@ -302,6 +302,13 @@ def test_boots_that_tune_go_first_and_are_not_counted(
     assert boot_list(trial_boots(entry, arms[0], arms[1])) == expected
 
 
+def test_each_boot_names_its_generation(ground: Ground) -> None:
+    plan = plan_on(changed(ground, "wo_a", retunes=True), "c", "wo_a")
+    assert [(boot["arm"], boot["generation"]) for boot in plan["boots"]] == [
+        (arm, plan[arm]["generation"]) for arm in ("candidate", "baseline", "candidate")
+    ]
+
+
 @pytest.mark.parametrize(
     ("minutes", "restores", "expected"),
     [
