@@ -114,13 +114,14 @@ class Share:
 
 @dataclass(frozen=True)
 class Mounted:
-    """One line of a mount table."""
+    """One line of a mount table. `private`: mounting and unmounting elsewhere does not reach it."""
 
     device: str
     target: str
     fstype: str
     source: str
     read_only: bool
+    private: bool
 
 
 def _unescaped(text: str) -> str:
@@ -137,7 +138,7 @@ def parse_mounts(text: str) -> list[Mounted]:
             continue
         options = {*left[5].split(","), *right[2].split(",")}
         found.append(
-            Mounted(left[2], _unescaped(left[4]), right[0], _unescaped(right[1]), "ro" in options),
+            Mounted(left[2], _unescaped(left[4]), right[0], _unescaped(right[1]), "ro" in options, left[6:] == []),
         )
     return found
 
@@ -150,7 +151,11 @@ def mounted_at(procfs: Path, directory: str) -> Mounted | None:
 
 
 def users(procfs: Path, device: str) -> list[int]:
-    """PIDs of other mount namespaces, such as containers, that have this file system mounted."""
+    """PIDs of other mount namespaces, such as containers, that hold this file system by a mount of their own.
+
+    Services of the system have namespaces, too, in which mounts of the node come and go by themselves; those do not
+    hold it, and the kernel refuses to unmount what one of them is reading.
+    """
     own = _namespace(procfs / "self")
     found = []
     for entry in procfs.iterdir():
@@ -162,7 +167,7 @@ def users(procfs: Path, device: str) -> list[int]:
             text = (entry / "mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
         except OSError:  # it ended meanwhile
             continue
-        if any(mount.device == device for mount in parse_mounts(text)):
+        if any(mount.device == device and mount.private for mount in parse_mounts(text)):
             found.append(int(entry.name))
     return sorted(found)
 

@@ -230,6 +230,15 @@ def test_a_share_is_never_taken_from_a_container_of_someone_else(mounted):
     assert (error["id"], error["observed"]) == ("TS-SHARE-INUSE", "PIDs 4711")
 
 
+@pytest.mark.parametrize("propagation", ["master:12 ", "shared:4 ", "shared:4 master:12 "])
+def test_a_service_in_whose_namespace_the_mount_follows_does_not_hold_it(mounted, propagation):
+    process = mounted.bench.procfs / "812"
+    (process / "ns").mkdir(parents=True)
+    (process / "ns" / "mnt").symlink_to("mnt:[3]")
+    (process / "mountinfo").write_text(f"5 1 0:77 / {mounted.directory} ro {propagation}- fuse.sshfs {SOURCE} ro\n")
+    assert mounted.ask("remove")["changed"] is True
+
+
 def test_an_ended_engine_does_not_hold_it(mounted, engine_labels):
     mounted.bench.docker.add("trispark-engine", "exited", engine_labels())
     assert mounted.ask("remove")["changed"] is True
