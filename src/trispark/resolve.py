@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trispark.adapters import read_adapters
-from trispark.allowlist import Scope, Support, Value, Variable, format_value
+from trispark.allowlist import NEVER, Scope, Support, Value, Variable, format_value
 from trispark.canonical import generation_id, text_sha256
 from trispark.catalog import DIRECTORY, Catalog, Choice, Engine, EvidenceRule
 from trispark.errors import TrisparkError
@@ -93,6 +93,7 @@ class Arms:
     choice      what the candidate tries
     base        features that are set in both arms because the tried one requires them
     difference  what the arms differ in, which is what the choice sets and nothing else
+    check       the candidate of an uncounted boot before the others that compares results, for features that want one
     """
 
     choice: Choice
@@ -100,6 +101,7 @@ class Arms:
     baseline: Resolution
     candidate: Resolution
     difference: Difference
+    check: Resolution | None = None
 
 
 def resolve(
@@ -118,6 +120,7 @@ def resolve(
     catalog.refuse_misplaced(site.other_keys)
     adapters = read_adapters(root)
     settings = _base_settings(site, catalog, overrides or {}, promoted or {})
+    catalog.refuse_deferred(settings, {}, "the baseline", promoted=promoted or ())
     return _finished(_build(site, catalog, Templates(root), settings, adapters), adapters, (), None)
 
 
@@ -143,7 +146,7 @@ def resolve_arms(
     templates = Templates(root)
     common = _base_settings(site, catalog, overrides or {}, promoted or {})
     entry = catalog.require_feature(feature)
-    choice = catalog.choose(feature, value)
+    choice = catalog.choose(feature, value, common)
     for name in choice.sets:
         if overrides and name in overrides:
             raise _misplaced(name, f"it is what {feature} sets")
@@ -161,6 +164,8 @@ def resolve_arms(
                 observed=", ".join(adapters) or "nothing",
             )
     candidate_settings = {**common, **choice.sets}
+    where = f"the candidate of {choice.label}"
+    catalog.refuse_deferred(candidate_settings, choice.sets, where, feature=feature, promoted=promoted or ())
     for other in entry.excludes:
         if catalog.is_active(other, candidate_settings):
             raise TrisparkError(
@@ -169,12 +174,15 @@ def resolve_arms(
     baseline = _build(site, catalog, templates, common, adapters)
     candidate = _build(site, catalog, templates, candidate_settings, adapters)
     difference = check_one_change(baseline, candidate, catalog, choice)
+    checked = catalog.check_settings(feature)
+    check = _build(site, catalog, templates, {**candidate_settings, **checked}, adapters) if checked else None
     return Arms(
         choice,
         base,
         _finished(baseline, adapters, (), None),
         _finished(candidate, adapters, tuple(sorted(choice.sets)), feature),
         difference,
+        None if check is None else _finished(check, adapters, tuple(sorted({**choice.sets, **checked})), feature),
     )
 
 
@@ -229,7 +237,7 @@ def check_one_change(baseline: Resolution, candidate: Resolution, catalog: Catal
     sets = choice.sets
     allowed = {f"{name} of rank {rank}" for name in _delivery_names(catalog, sets) for rank in baseline.nodes}
     surplus = sorted(set(difference.settings) - set(sets)) + [name for name in difference.other if name not in allowed]
-    unchanged = sorted(set(sets) - set(difference.settings))
+    unchanged = sorted(set(sets) - set(difference.settings) - choice.companions)
     wrong = sorted(name for name in set(sets) & set(difference.settings) if difference.settings[name][1] != sets[name])
     if surplus or unchanged or wrong:
         if surplus:
@@ -308,6 +316,15 @@ def _base_settings(
         probe = {name: overrides[name]}
         catalog.refuse_excluded(probe, where)
         variable = catalog.allowlist.require(name, where)
+        if variable.source == NEVER:
+            raise TrisparkError(
+                "TS-ENV-REFUSED",
+                f"{name} is given to no engine: {variable.description}",
+                where=where,
+                expected="a key of experiments/baseline.yml",
+                observed=name,
+                remedy=f"remove the override {name}",
+            )
         if variable.source != "baseline":
             raise _misplaced(name, f"its value comes from {variable.source}")
         if not isinstance(overrides[name], str):
@@ -408,7 +425,7 @@ def _build(
 
 def _gates(site: Site, catalog: Catalog, settings: Mapping[str, Value]) -> dict[str, Any]:
     """What a boot must show. The evidence follows from the settings, so `compare` need not look at it again."""
-    rules = [asdict(rule) for rule in catalog.evidence_rules(settings, len(site.nodes))]
+    rules = [asdict(rule) for rule in catalog.evidence_rules(settings, len(site.nodes), site.engine)]
     return {
         "layers": list(ENGRAM_LAYERS),
         "canary": {
@@ -453,10 +470,11 @@ def _mounts(site: Site, engine: Engine) -> list[dict[str, Any]]:
 def _rank_env(catalog: Catalog, site: Site, settings: Mapping[str, Value], node: Node) -> dict[str, str]:
     env: dict[str, str] = {}
     for variable in catalog.allowlist.variables():
-        if not variable.env or variable.support(site.engine) is Support.REFUSED:
+        if not variable.env or not variable.reaches(site.engine, node.rank):
             continue
         value = settings[variable.name] if variable.scope is Scope.COMMON else node.rank
-        env[variable.name] = format_value(value)
+        if not variable.is_omitted(value):
+            env[variable.name] = format_value(value)
     return env
 
 
@@ -465,14 +483,14 @@ def _rank_command(catalog: Catalog, site: Site, engine: Engine, settings: Mappin
     command = list(engine.command)
     flags = [variable for variable in catalog.allowlist.variables() if variable.flag is not None]
     for variable in sorted(flags, key=lambda entry: entry.flag or ""):
-        if variable.flag is None or variable.support(site.engine) is Support.REFUSED:
+        if variable.flag is None or not variable.reaches(site.engine, node.rank):
             continue
         if variable.source == "rank.pair_links":
             for link in node.pair_links:
                 command += [variable.flag, f"{link.peer}:{link.local}:{link.remote}"]
         else:
             value = settings[variable.name] if variable.scope is Scope.COMMON else node.rank
-            command += [variable.flag, format_value(value)]
+            command += variable.arguments(value)
     return command
 
 
