@@ -12,6 +12,7 @@ from .api import ApiState, make_app
 from .api_key import read_key
 from .checkpoint import Checkpoint
 from .config import EngineConfig, ModelConfig
+from .counters import SampledLines
 from .draft import MarkovDraft
 from .engine_metrics import engine_metrics
 from .health import port_error
@@ -20,6 +21,7 @@ from .logs import EngineLog
 from .metrics import Metric
 from .rank import Rank, start_rank
 from .requests import Request
+from .sampling import GREEDY, Sampling
 from .scheduler import Limits, Scheduler, Speculation
 from .steps import StepRunner
 
@@ -67,7 +69,7 @@ class Head:
             engine.max_total_tokens,
             self._server_info,
             int(time.time()),
-            metrics=self._metrics,
+            metrics=self._metrics if engine.enable_metrics else None,
             load=self._load,
             api_key=read_key(engine.api_key_file) if engine.api_key_file is not None else None,
             capped=engine.verify_cap.armed,
@@ -138,6 +140,7 @@ class Head:
             speculation_of(self._engine),
             copy_head,
         )
+        rank.stats.add(SampledLines(scheduler.totals, self._engine.draft_tau, self._engine.block_verify))
         loaded = time.perf_counter()
         self._log.head_line(f"Engine startup timings (s): scheduler_e2e={loaded - begin:.2f}")
         try:
@@ -166,10 +169,15 @@ class Head:
         for _ in range(self._engine.max_running_requests):
             scheduler.submit(_warm_request(prompts[0]))
         scheduler.drain()
+        sampled = self._engine.block_verify or not self._engine.verify_cap.by_confidence
+        if sampled:
+            scheduler.submit(_warm_request(prompts[0], Sampling(temperature=1.0)))
+            scheduler.drain()
         seconds = time.perf_counter() - begin
         self._log.bare(
             f"Warm-up done in {seconds:.1f}s "
-            f"({len(prompts)} prompt sizes + one batch of {self._engine.max_running_requests})"
+            f"({len(prompts)} prompt sizes + one batch of {self._engine.max_running_requests}"
+            f"{' + one sampled' if sampled else ''})"
         )
 
     def _metrics(self) -> list[Metric]:
@@ -220,8 +228,8 @@ class Head:
         }
 
 
-def _warm_request(prompt: tuple[int, ...]) -> Request:
-    return Request(prompt, WARMUP_TOKENS, True, lambda tokens, reason: None)
+def _warm_request(prompt: tuple[int, ...], sampling: Sampling = GREEDY) -> Request:
+    return Request(prompt, WARMUP_TOKENS, True, lambda tokens, reason: None, sampling)
 
 
 def run_head(engine: EngineConfig, log: EngineLog) -> int:

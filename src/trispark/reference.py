@@ -116,6 +116,8 @@ WRITTEN: Final = {
         "find out why, then shards.yml with -e repair=true",
     ),
     "TS-ENV-RANGE": ("a value is outside of what the allowlist gives", "choose a value that it allows"),
+    "TS-ENV-TYPE": ("a value is not written as the allowlist declares it", "write it as the line shows"),
+    "TS-ENV-VALUE": ("a value is empty or holds something that cannot be delivered", "correct it in the place named"),
     "TS-LAB-BOOTSTRAP": ("mmdebstrap could not make a base", "check the network and apt's sources, then try again"),
     "TS-LAB-CHECKPOINT": ("the lab's checkpoint could not be made", "try again; the line has the maker's message"),
     "TS-LAB-KEYS": (

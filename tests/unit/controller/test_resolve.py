@@ -165,8 +165,8 @@ def test_any_change_of_a_setting_changes_the_id(
 ) -> None:
     changes = {
         "CONTEXT_LENGTH": st.integers(4096, 1048576),
-        "MAX_RUNNING_REQUESTS": st.integers(1, 64),
-        "DSPARK_BLOCK_SIZE": st.integers(1, 7),
+        "MAX_RUNNING_REQUESTS": st.integers(1, 15),
+        "DSPARK_BLOCK_SIZE": st.integers(1, 5),
         "DSV41_IO_THREADS": st.integers(1, 256),
         "MEM_FRACTION_STATIC": st.decimals("0.944", "0.979", places=3),
         "RANDOM_SEED": st.integers(0, 2**32 - 1),
