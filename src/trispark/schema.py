@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from trispark.allowlist import AllowlistFile
 from trispark.catalog import BaselineFile, EnginesFile, EvidenceFile, ExclusionsFile, FeaturesFile, StagesFile
 from trispark.record_model import Record
+from trispark.review_map import ReviewMapFile
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 SCHEMAS: Final[dict[str, tuple[type[BaseModel], str]]] = {
@@ -23,6 +24,7 @@ SCHEMAS: Final[dict[str, tuple[type[BaseModel], str]]] = {
     "evidence": (EvidenceFile, "experiments/evidence.yml"),
     "exclusions": (ExclusionsFile, "experiments/exclusions.yml"),
     "engines": (EnginesFile, "experiments/engines.yml"),
+    "review_map": (ReviewMapFile, "experiments/review_map.yml"),
 }
 
 
