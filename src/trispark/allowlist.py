@@ -210,7 +210,7 @@ class Variable(Strict):
         if self.type is Kind.FLOAT:
             guesses += _plain_number(text)
         for guess in guesses:
-            if guess != value and self._accepts(guess):
+            if self._accepts(guess):
                 return f"'{guess}'" if self.type in (Kind.STR, Kind.ENUM) and not isinstance(value, str) else guess
         return None
 
