@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from trispark.adapters import read_adapters
-from trispark.allowlist import Allowlist, AllowlistFile, Support, Variable
+from trispark.allowlist import NEVER, Allowlist, AllowlistFile, Support, Variable
 from trispark.catalog import (
     DIRECTORY,
     STAGES,
@@ -29,6 +29,7 @@ from trispark.catalog import (
     StagesFile,
     assemble,
 )
+from trispark.catalog_check import UNPROVEN
 from trispark.errors import TrisparkError
 from trispark.plainyaml import judge_model, read_yaml
 from trispark.plan import Ground, judge_excluded
@@ -219,7 +220,9 @@ def _with_neutral_variable(files: Files, name: str) -> Files | None:
     changed = []
     for variable in file.variables:
         if variable.name == name:
-            every = {**dict.fromkeys(engines, Support.REFUSED), **variable.engines}
+            # Implemented where that can be, so that what refers to it is judged as with a right entry.
+            filler = Support.REFUSED if variable.source == NEVER else Support.IMPLEMENTED
+            every = {**dict.fromkeys(engines, filler), **variable.engines}
             update: dict[str, Any] = {"engines": every, "inert_value": None, "omit_value": None, "default": None}
             variable = variable.model_copy(update={key: update[key] for key in update if hasattr(variable, key)})
         changed.append(variable)
@@ -295,7 +298,10 @@ def _pieces(files: Files, name: str) -> Iterator[TrisparkError]:
     own = {str(error) for error in (_error_of(_changed(files, name, bare)),) if error is not None}
     for variant in variants:
         error = _error_of(_changed(files, name, variant))
-        if error is not None and str(error) not in own and error.where.endswith(f" {name}"):
+        # With one reference at a time, that nothing proves the feature is no problem of its own.
+        if error is None or str(error) in own or error.what.startswith(UNPROVEN):
+            continue
+        if error.where.endswith(f" {name}"):
             yield error
 
 
@@ -310,7 +316,8 @@ def _together(ground: Ground) -> Iterator[TrisparkError]:
     adapters = read_adapters(root)
     baseline = resolve(site, catalog, None, None, root, promoted=ground.promoted).settings
     for name, entry in catalog.features.items():
-        if entry.refusal_on(site.engine) is not None or entry.kind is Kind.BASELINE:
+        # What is tried in a bundle alone is judged with the bundle.
+        if entry.refusal_on(site.engine) is not None or entry.kind is Kind.BASELINE or entry.only_in:
             continue
         base = tuple(other for other in catalog.required_by(name) if not catalog.is_active(other, baseline))
         common = dict(baseline)

@@ -186,10 +186,10 @@ def test_the_site_is_judged_with_the_catalog(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "named"),
     [
-        (lambda d: d.update(sets={"DSV41_WO_A_W8": 0}), "TS-PLAN-ONECHANGE experiments/features.yml wo_a"),
-        (lambda d: d.update(adapters=["no.py"]), "TS-FEATURE-ADAPTER experiments/features.yml wo_a"),
-        (lambda d: d.update(sets={"NCCL_BUFFSIZE": 2097152}), "TS-ENV-INERT experiments/features.yml wo_a"),
-        (lambda d: d.update(sets={"EP_SIZE": 2}), "TS-PLAN-EXCLUDED experiments/features.yml wo_a"),
+        (lambda d: d.update(sets={"DSV41_DRAFT_TAU": 1}), "TS-PLAN-ONECHANGE experiments/features.yml draft_tau"),
+        (lambda d: d.update(adapters=["no.py"]), "TS-FEATURE-ADAPTER experiments/features.yml draft_tau"),
+        (lambda d: d.update(sets={"NCCL_BUFFSIZE": 2097152}), "TS-ENV-INERT experiments/features.yml draft_tau"),
+        (lambda d: d.update(sets={"EP_SIZE": 2}), "TS-PLAN-EXCLUDED experiments/features.yml draft_tau"),
     ],
 )
 def test_each_feature_that_can_be_run_is_judged_with_the_baseline(
@@ -198,7 +198,7 @@ def test_each_feature_that_can_be_run_is_judged_with_the_baseline(
     change(
         tree,
         "experiments/features.yml",
-        lambda d: edit(d["features"]["wo_a"]),
+        lambda d: edit(d["features"]["draft_tau"]),
         lambda d: d["features"]["engram_prefetch"].update(adapters=["neither.py"]),
     )
     found = lines(tree)
@@ -232,7 +232,7 @@ def grown(tree: Path, count: int) -> None:
 
     def edit(data: dict[str, Any]) -> None:
         features = data["features"]
-        names = [name for name in features if not features[name].get("members")]
+        names = [name for name in features if not features[name].get("members") and not features[name].get("only_in")]
         number = 0
         while len(features) < count:
             name = names[number % len(names)]
