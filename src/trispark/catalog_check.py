@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from trispark.allowlist import NEVER, Allowlist, Support, Value, Variable
+from trispark.allowlist import NEVER, Allowlist, Scope, Support, Value, Variable
 from trispark.allowlist import Kind as Type
 from trispark.catalog_model import (
     DIRECTORY,
@@ -24,7 +24,7 @@ from trispark.catalog_model import (
 from trispark.errors import TrisparkError
 
 if TYPE_CHECKING:
-    from trispark.catalog import Catalog
+    from trispark.catalog import Catalog, Engine
 
 ALLOWLIST = f"{DIRECTORY}/env_allowlist.yml"
 
@@ -60,6 +60,8 @@ def check_references(catalog: Catalog) -> None:
         unnamed = sorted(engines - set(variable.engines))
         if unnamed:
             raise _reference(f"{ALLOWLIST} {variable.name}", f"the engine {unnamed[0]} is not named", unnamed[0])
+    for name, described in catalog.engines.items():
+        _check_engine(catalog, name, described)
     missing = [stage for stage in STAGES if stage not in catalog.stages]
     if missing:
         raise _reference(f"{DIRECTORY}/stages.yml", f"the stage {missing[0]} is missing", missing[0])
@@ -80,6 +82,20 @@ def check_references(catalog: Catalog) -> None:
     _check_no_cycle(catalog)
     for identity, exclusion in catalog.exclusions.items():
         _check_exclusion(catalog, exclusion, f"{DIRECTORY}/exclusions.yml {identity}")
+
+
+def _check_engine(catalog: Catalog, name: str, engine: Engine) -> None:
+    where = f"{DIRECTORY}/engines.yml {name}"
+    if engine.ready_evidence not in catalog.evidence:
+        raise _reference(where, f"it names the evidence {engine.ready_evidence}, which does not exist", name)
+    for flag in engine.fixed_flags:
+        variable = catalog.allowlist.by_flag(flag)
+        if variable is not None and variable.support(name) is not Support.REFUSED:
+            raise _reference(where, f"{flag} is fixed, but {variable.name} delivers it too", flag)
+    for flag, source in engine.same_as.items():
+        variable = catalog.allowlist.require(source, where)
+        if variable.scope is not Scope.COMMON or variable.support(name) is Support.REFUSED:
+            raise _reference(where, f"{flag} follows {source}, which this engine is not given on every rank", source)
 
 
 def _references(feature: Feature) -> tuple[EvidenceRef, ...]:

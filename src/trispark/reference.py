@@ -34,9 +34,11 @@ Written from the sources by `python -m trispark.reference --write`; a test compa
 
 AREAS: Final = {
     "ADAPTER": "Python that is mounted into the engine",
+    "ADOPT": "taking over an engine that was started by hand",
     "AGENT": "the node agent and its requests",
     "BENCH": "the load client",
     "BOOT": "a boot",
+    "BUDGET": "the memory of a node",
     "BUILD": "making the agent",
     "CANONICAL": "the hashed form of a configuration",
     "CATALOG": "experiments/",
@@ -62,6 +64,7 @@ AREAS: Final = {
     "RESOLVED": "a stored configuration",
     "ROLLBACK": "the way back",
     "SETUP": ".venv",
+    "SHARE": "how the workers see the checkpoint",
     "SITE": "inventory/",
     "STAGE": "stages",
     "TRIAL": "a trial",

@@ -54,7 +54,7 @@ def load_review_map(root: Path, catalog: Catalog) -> ReviewMapFile:
 
 
 def check_review_map(content: ReviewMapFile, catalog: Catalog) -> None:
-    """Raises TS-CATALOG-REVIEW for the first row that is unmapped, doubled or unknown, or a feature without row."""
+    """Raises TS-CATALOG-REVIEW for the first row that is unmapped, doubled or unknown, or feature without row."""
     labels = [(table, label) for table, rows in content.labels.items() for label in rows]
     for table, label in _doubled(labels):
         raise _refusal(f"the label {label!r} of {table} is there twice", "each label once", label)

@@ -26,10 +26,9 @@ def stale_reason(
     """Why a sweep's verdict has to be looked at again; None while it holds.
 
     `trial_record_settings` are the settings of the trial's baseline arm, `current_baseline_settings` those that the
-    site promoted since (of a key that one of them lacks, the shipped value counts). A verdict on block size or slots
-    weighs what a step costs against what it commits; whatever changed that cost, the output projection, expert
-    parallelism, the transport, a cap, may turn it. Another engine image does so too, which is no setting: compare it
-    apart.
+    site promoted since (of a key that one of them lacks, the shipped value counts). A verdict on block size or slots weighs
+    what a step costs against what it commits; whatever changed that cost, the output projection, expert parallelism,
+    the transport, a cap, may turn it. Another engine image does so too, which is no setting: compare it apart.
     """
     changed = []
     for key, features in balance_keys(catalog).items():
@@ -57,7 +56,9 @@ def unmet_need(feature: str, measured: Mapping[str, float] | None, catalog: Cata
         where="the newest valid boot of the baseline",
         expected=f"{need.metric} above {need.above:g}",
         observed="no such measurement" if value is None else f"{value:g}",
-        remedy="run stage_a.yml for a fresh baseline" if value is None else "leave it out, nothing is left to gain",
+        remedy="run stage_a.yml for a fresh baseline"
+        if value is None
+        else "leave it out while nothing is left to gain",
     )
 
 
