@@ -353,11 +353,11 @@ def test_overrides_never_give_a_traceback(
     assert result.id == generation_id(result.resolved)
 
 
-def test_neutral_values_are_not_delivered(site: Site, catalog: Catalog, project: Path) -> None:
+def test_neutral_values_are_not_delivered(catalog: Catalog, project: Path) -> None:
     """Switches are flags without a value; a neutral value is left to the engine; a changed one is one change."""
-    other = dataclasses.replace(catalog, engines={"sglang": catalog.engines["lab"]})
-    fleet = site.model_copy(update={"engine": "sglang"})
-    baseline = resolve(fleet, other, None, None, project)
+    fleet = load_site(REPOSITORY / "inventory" / "sparks", images="optional")
+    fleet = fleet.model_copy(update={"engine_image": "registry:5000/engine@sha256:" + "a" * 64})
+    baseline = resolve(fleet, catalog, None, None, project)
     (command, *_), (env, *_) = ([entry[key] for entry in baseline.resolved["ranks"]] for key in ("command", "env"))
     for switch in ("--enable-metrics", "--sleep-on-idle"):
         at = command.index(switch)
@@ -370,11 +370,11 @@ def test_neutral_values_are_not_delivered(site: Site, catalog: Catalog, project:
         ("folded_sampling", {"SGLANG_DSPARK_FOLDED_SAMPLING"}),
         ("fp4_indexer", {"--enable-deepseek-v4-fp4-indexer"}),
     ):
-        arms = resolve_arms(fleet, other, feature, None, project)
+        arms = resolve_arms(fleet, catalog, feature, None, project)
         assert set(arms.difference.other) == {f"{name} of rank {rank}" for name in names for rank in range(3)}
-    eight = resolve_arms(fleet, other, "slots", None, project, value="8")
+    eight = resolve_arms(fleet, catalog, "slots", None, project, value="8")
     assert "--min-free-slots-delay" in eight.candidate.resolved["ranks"][2]["command"]
-    kept = resolve_arms(fleet, other, "slots", {"MIN_FREE_SLOTS_DELAY": "1"}, project, value="6")
+    kept = resolve_arms(fleet, catalog, "slots", {"MIN_FREE_SLOTS_DELAY": "1"}, project, value="6")
     assert kept.difference.settings == {"MAX_RUNNING_REQUESTS": (4, 6)}
 
 
