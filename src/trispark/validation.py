@@ -219,9 +219,10 @@ def _with_neutral_variable(files: Files, name: str) -> Files | None:
     changed = []
     for variable in file.variables:
         if variable.name == name:
-            every = {**dict.fromkeys(engines, Support.REFUSED), **variable.engines}
-            update: dict[str, Any] = {"engines": every, "inert_value": None, "omit_value": None, "default": None}
-            variable = variable.model_copy(update={key: update[key] for key in update if hasattr(variable, key)})
+            like_another = next(iter(variable.engines.values()), Support.REFUSED)
+            every = {**dict.fromkeys(engines, like_another), **variable.engines}
+            update = {"engines": every, "inert_value": None, "omit_value": None, "default": None}
+            variable = variable.model_copy(update=update)
         changed.append(variable)
     if tuple(changed) == file.variables:
         return None
@@ -234,10 +235,7 @@ def _neutral_entry(files: Files, file: str, entry: str) -> Files | None:
     if file == "exclusions.yml":
         del entries[entry]
     elif file == "evidence.yml":
-        plain = {"pattern": "x", "engines": ()}
-        entries[entry] = entries[entry].model_copy(
-            update={key: value for key, value in plain.items() if hasattr(entries[entry], key)}
-        )
+        entries[entry] = entries[entry].model_copy(update={"pattern": "x", "engines": ()})
     else:
         return None
     return None if entries == getattr(files[file], ENTRIES[file]) else _with(files, file, entries)
@@ -260,8 +258,6 @@ def _without_feature(files: Files, name: str) -> Files:
     files = _with(files, "features.yml", kept)
     exclusions = {
         identity: entry.model_copy(update={"off_in": tuple(each for each in entry.off_in if each not in gone)})
-        if hasattr(entry, "off_in")
-        else entry
         for identity, entry in files["exclusions.yml"].exclusions.items()
     }
     return _with(files, "exclusions.yml", exclusions)
@@ -272,6 +268,7 @@ def _pieces(files: Files, name: str) -> Iterator[TrisparkError]:
     entry: Feature = files["features.yml"].features[name]
     pieces = [field for field in PIECES if not (entry.kind is Kind.BUNDLE and field in ("members", "sets"))]
     bare: dict[str, Any] = {field: type(getattr(entry, field))() for field in pieces}
+    bare |= {"available": False, "unavailable_reason": "it is looked at piece by piece, where evidence proves nothing"}
     evidence = {kind: () for kind in ("must", "must_not", "off_must_not")}
     bare["evidence"] = entry.evidence.model_copy(update=evidence)
     variants: list[dict[str, Any]] = []
@@ -310,13 +307,14 @@ def _together(ground: Ground) -> Iterator[TrisparkError]:
     adapters = read_adapters(root)
     baseline = resolve(site, catalog, None, None, root, promoted=ground.promoted).settings
     for name, entry in catalog.features.items():
-        if entry.refusal_on(site.engine) is not None or entry.kind is Kind.BASELINE:
+        # What is tried inside a bundle alone is judged as part of it.
+        if entry.refusal_on(site.engine) is not None or entry.kind is Kind.BASELINE or entry.only_in:
             continue
         base = tuple(other for other in catalog.required_by(name) if not catalog.is_active(other, baseline))
         common = dict(baseline)
         for other in base:
             common.update(catalog.sets_of(other))
-        for choice in catalog.choices(name):
+        for choice in catalog.choices(name, common):
             candidate = {**common, **choice.sets}
             found = [*settings_problems(site, catalog, choice, base, candidate, adapters)]
             found += judge_excluded(catalog, candidate, choice, ground.promoted)[0]
