@@ -25,8 +25,6 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from inspect import signature
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -167,9 +165,9 @@ def plan_on(
         return _Maker(ground, letter, None, dict(overrides or {}), budget).plan()
     held = {**catalog.baseline, **ground.promoted}
     if catalog.require_feature(feature).sweep is None or value:
-        choices: tuple[Choice, ...] = (_given(catalog.choose, held=held)(feature, value),)
+        choices: tuple[Choice, ...] = (catalog.choose(feature, value, held),)
     else:
-        choices = _given(catalog.choices, held=held)(feature)
+        choices = catalog.choices(feature, held)
     plans = [_Maker(ground, letter, choice, dict(overrides or {}), budget).plan() for choice in choices]
     if len(plans) == 1 and (value or plans[0]["value"] is None):
         return plans[0]
@@ -185,12 +183,6 @@ def plans_of(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
 def plan_id(plan: Mapping[str, Any]) -> str:
     """The id that a plan must have."""
     return "p" + canonical_sha256({key: part for key, part in plan.items() if key != "id"})[:16]
-
-
-def _given(method: Callable[..., Any], **more: Any) -> Callable[..., Any]:
-    """`method` with those of the named arguments that it takes."""
-    taken = signature(method).parameters
-    return partial(method, **{name: value for name, value in more.items() if name in taken})
 
 
 class _Maker:
@@ -300,8 +292,7 @@ class _Maker:
                     continue
                 return self._settings_alone()
             self.base = arms.base
-            check = getattr(arms, "check", None)
-            self.check = None if check is None else _Arm.of(check)
+            self.check = None if arms.check is None else _Arm.of(arms.check)
             for problem in arm_problems(ground.site, ground.catalog, arms):
                 self._refuse(problem)
             return _Arm.of(arms.baseline), _Arm.of(arms.candidate)
@@ -446,7 +437,7 @@ class _Maker:
 
     def _evidence(self, settings: Mapping[str, Value]) -> dict[str, dict[str, list[str]]]:
         ranks = [node.rank for node in self.ground.site.nodes]
-        rules = _given(self.ground.catalog.evidence_rules, engine=self.ground.site.engine)(settings, len(ranks))
+        rules = self.ground.catalog.evidence_rules(settings, len(ranks), self.ground.site.engine)
         return {
             kind: {
                 str(rank): sorted({rule.id for rule in rules if rule.must_appear is must and rank in rule.ranks})
@@ -523,21 +514,10 @@ def judge_excluded(
 
     `choice` is what is tried in it, None for a baseline; `promoted` are names that the site's own baseline holds.
     """
-    judge = getattr(catalog, "judge_exclusions", None)
-    if judge is not None:
-        sets, feature = ({}, None) if choice is None else (choice.sets, choice.feature)
-        found = judge(settings, sets, feature=feature, promoted=promoted)
-        return [each.error(where) for each in found if each.refused], [
-            each.note() for each in found if not each.refused
-        ]
-    errors = []
-    for identity in sorted(catalog.exclusions):
-        alone = replace(catalog, exclusions={identity: catalog.exclusions[identity]})
-        try:
-            alone.refuse_excluded(settings, where)
-        except TrisparkError as error:
-            errors.append(error)
-    return errors, []
+    sets, feature = ({}, None) if choice is None else (choice.sets, choice.feature)
+    found = catalog.judge_exclusions(settings, sets, feature=feature, promoted=promoted)
+    notes = [each.note() for each in found if not each.refused]
+    return [each.error(where) for each in found if each.refused], notes
 
 
 def trial_boots(
@@ -555,9 +535,8 @@ def trial_boots(
     boots: list[dict[str, Any]] = []
     if candidate is None and entry is not None and entry.kind is not Kind.BASELINE:
         return boots
-    comparing = getattr(entry, "check_boot", None)
-    if candidate is not None and comparing is not None:
-        boots.append(boot("candidate", comparing.why, check=True))
+    if candidate is not None and entry is not None and entry.check_boot is not None:
+        boots.append(boot("candidate", entry.check_boot.why, check=True))
     if candidate is not None:
         for arm, settings in (("baseline", baseline), ("candidate", candidate)):
             if settings.get(AUTOTUNE_KEEP) == 1:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from trispark.adapters import read_adapters
-from trispark.allowlist import NEVER, Allowlist, AllowlistFile, Support, Variable
+from trispark.allowlist import Allowlist, AllowlistFile, Support, Variable
 from trispark.catalog import (
     DIRECTORY,
     STAGES,
@@ -29,7 +29,6 @@ from trispark.catalog import (
     StagesFile,
     assemble,
 )
-from trispark.catalog_check import UNPROVEN
 from trispark.errors import TrisparkError
 from trispark.plainyaml import judge_model, read_yaml
 from trispark.plan import Ground, judge_excluded
@@ -220,11 +219,10 @@ def _with_neutral_variable(files: Files, name: str) -> Files | None:
     changed = []
     for variable in file.variables:
         if variable.name == name:
-            # Implemented where that can be, so that what refers to it is judged as with a right entry.
-            filler = Support.REFUSED if variable.source == NEVER else Support.IMPLEMENTED
-            every = {**dict.fromkeys(engines, filler), **variable.engines}
-            update: dict[str, Any] = {"engines": every, "inert_value": None, "omit_value": None, "default": None}
-            variable = variable.model_copy(update={key: update[key] for key in update if hasattr(variable, key)})
+            like_another = next(iter(variable.engines.values()), Support.REFUSED)
+            every = {**dict.fromkeys(engines, like_another), **variable.engines}
+            update = {"engines": every, "inert_value": None, "omit_value": None, "default": None}
+            variable = variable.model_copy(update=update)
         changed.append(variable)
     if tuple(changed) == file.variables:
         return None
@@ -237,10 +235,7 @@ def _neutral_entry(files: Files, file: str, entry: str) -> Files | None:
     if file == "exclusions.yml":
         del entries[entry]
     elif file == "evidence.yml":
-        plain = {"pattern": "x", "engines": ()}
-        entries[entry] = entries[entry].model_copy(
-            update={key: value for key, value in plain.items() if hasattr(entries[entry], key)}
-        )
+        entries[entry] = entries[entry].model_copy(update={"pattern": "x", "engines": ()})
     else:
         return None
     return None if entries == getattr(files[file], ENTRIES[file]) else _with(files, file, entries)
@@ -263,8 +258,6 @@ def _without_feature(files: Files, name: str) -> Files:
     files = _with(files, "features.yml", kept)
     exclusions = {
         identity: entry.model_copy(update={"off_in": tuple(each for each in entry.off_in if each not in gone)})
-        if hasattr(entry, "off_in")
-        else entry
         for identity, entry in files["exclusions.yml"].exclusions.items()
     }
     return _with(files, "exclusions.yml", exclusions)
@@ -275,6 +268,7 @@ def _pieces(files: Files, name: str) -> Iterator[TrisparkError]:
     entry: Feature = files["features.yml"].features[name]
     pieces = [field for field in PIECES if not (entry.kind is Kind.BUNDLE and field in ("members", "sets"))]
     bare: dict[str, Any] = {field: type(getattr(entry, field))() for field in pieces}
+    bare |= {"available": False, "unavailable_reason": "it is looked at piece by piece, where evidence proves nothing"}
     evidence = {kind: () for kind in ("must", "must_not", "off_must_not")}
     bare["evidence"] = entry.evidence.model_copy(update=evidence)
     variants: list[dict[str, Any]] = []
@@ -298,10 +292,7 @@ def _pieces(files: Files, name: str) -> Iterator[TrisparkError]:
     own = {str(error) for error in (_error_of(_changed(files, name, bare)),) if error is not None}
     for variant in variants:
         error = _error_of(_changed(files, name, variant))
-        # With one reference at a time, that nothing proves the feature is no problem of its own.
-        if error is None or str(error) in own or error.what.startswith(UNPROVEN):
-            continue
-        if error.where.endswith(f" {name}"):
+        if error is not None and str(error) not in own and error.where.endswith(f" {name}"):
             yield error
 
 
@@ -316,14 +307,14 @@ def _together(ground: Ground) -> Iterator[TrisparkError]:
     adapters = read_adapters(root)
     baseline = resolve(site, catalog, None, None, root, promoted=ground.promoted).settings
     for name, entry in catalog.features.items():
-        # What is tried in a bundle alone is judged with the bundle.
+        # What is tried inside a bundle alone is judged as part of it.
         if entry.refusal_on(site.engine) is not None or entry.kind is Kind.BASELINE or entry.only_in:
             continue
         base = tuple(other for other in catalog.required_by(name) if not catalog.is_active(other, baseline))
         common = dict(baseline)
         for other in base:
             common.update(catalog.sets_of(other))
-        for choice in catalog.choices(name):
+        for choice in catalog.choices(name, common):
             candidate = {**common, **choice.sets}
             found = [*settings_problems(site, catalog, choice, base, candidate, adapters)]
             found += judge_excluded(catalog, candidate, choice, ground.promoted)[0]

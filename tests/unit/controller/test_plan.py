@@ -501,3 +501,33 @@ def _lab() -> Ground:
     if "lab" not in _LOADED:
         _LOADED["lab"] = Ground.load(REPOSITORY, "lab")
     return _LOADED["lab"]
+
+
+def test_a_candidate_that_compares_results_boots_first(ground: Ground) -> None:
+    plan = plan_on(ground, "c", "engram_prefetch")
+    assert [(boot["slot"], boot["arm"], boot["counted"], boot["check"]) for boot in plan["boots"]] == [
+        (0, "candidate", False, True),
+        (1, "baseline", True, False),
+        (2, "candidate", True, False),
+    ]
+    check = plan["boots"][0]["generation"]
+    assert check not in (None, plan["baseline"]["generation"], plan["candidate"]["generation"])
+    assert "prefetch.equal" in plan["evidence"]["check"]["must"]["1"]
+    assert "prefetch.equal" not in plan["evidence"]["candidate"]["must"]["1"]
+    assert plan["hours"]["boots"] == 4
+
+
+def test_what_is_deferred_is_refused_and_what_is_no_claim_is_noted() -> None:
+    overrides = {"DSV41_FAST_LOAD": "1", "ENABLE_CACHE_REPORT": "1"}
+    plan = make_plan(REPOSITORY, "sparks", "c", "wo_a", overrides=overrides)
+    assert "TS-PLAN-DEFERRED" in ids(plan)
+    assert any(note.startswith("ENABLE_CACHE_REPORT=1 is no decode gain") for note in plan["notes"])
+    assert "ENABLE_CACHE_REPORT" not in json.dumps(plan["refusals"])
+
+
+def test_the_plan_of_wo_a_on_three_sparks_is_at_the_edge_and_names_the_better_bundle() -> None:
+    plan = make_plan(REPOSITORY, "sparks", "c", "wo_a")
+    assert (plan["budget"]["verdict"], plan["budget"]["better_bundle"]) == ("edge", "wo_a_w8_mid_drop")
+    assert plan["budget"]["baseline"]["verdict"] == "fits"
+    assert plan["baseline"]["generation"]
+    assert plan["candidate"]["generation"]
