@@ -11,6 +11,7 @@ from trispark import __version__
 from trispark.allowlist import Allowlist
 from trispark.benchstats import summarize
 from trispark.canonical import canonical_sha256
+from trispark.drift import declared_names, require_no_drift
 from trispark.errors import TrisparkError
 from trispark.project import project_state
 from trispark.records import RecordCache, build_trial_record, record_hash
@@ -35,7 +36,7 @@ def record_trial(
 
     `restored_boot` is the boot that runs afterwards; the baseline counts as restored only when that was a valid boot of
     it. Raises TS-TRIAL-ARM when a boot is not of the planned generation, TS-TRIAL-INPUT when the boots did not
-    measure the same, TS-RECORD-*.
+    measure the same, TS-TRIAL-DRIFT when they differ in more than the planned change, TS-RECORD-*.
     """
     candidate = restore(plan["resolved"])
     baseline = restore(plan["baseline_resolved"])
@@ -44,6 +45,9 @@ def record_trial(
     for arm, planned, record in arms:
         _require_arm(arm, planned, record)
     _require_same_input([record for _, _, record in arms])
+    difference = compare(baseline, candidate)
+    arms.sort(key=lambda entry: int(entry[2]["seq"]))
+    require_no_drift([(arm, record) for arm, _, record in arms], declared_names(difference))
     verdict = decide(
         *([_metrics(record) for arm, _, record in arms if arm == name] for name in ("baseline", "candidate"))
     )
@@ -57,7 +61,7 @@ def record_trial(
         requested={**plan["requested"], "purpose": "trial"},
         baseline=baseline,
         candidate=candidate,
-        difference=compare(baseline, candidate),
+        difference=difference,
         allowlist=allowlist,
         boots=[
             {
@@ -68,7 +72,7 @@ def record_trial(
                 "hash": record_hash(record),
                 "valid": record["outcome"]["state"] == "valid",
             }
-            for arm, _, record in sorted(arms, key=lambda entry: int(entry[2]["seq"]))
+            for arm, _, record in arms
         ],
         verdict=verdict,
         restored=baseline.id if restored else None,

@@ -51,12 +51,17 @@ def require_known(repo: Path, named: str) -> None:
         )
 
 
-def choose_site(repo: Path, named: str | None, *, changing: bool) -> SiteChoice:
-    """Raise TS-SITE-UNKNOWN, TS-SITE-UNCONFIGURED, or TS-SITE-AMBIGUOUS where a changing verb would have to guess."""
+def choose_site(repo: Path, named: str | None, *, changing: bool, offline: bool = False) -> SiteChoice:
+    """Raise TS-SITE-UNKNOWN, TS-SITE-UNCONFIGURED, or TS-SITE-AMBIGUOUS where a changing verb would have to guess.
+
+    A verb that works ``offline`` reads files alone, and takes those of a site that is not configured as they are.
+    """
     inventory = repo / "inventory"
     sites = known_sites(repo)
     if named:
         require_known(repo, named)
+        if offline and not is_configured(inventory, named):
+            return SiteChoice(named, f"site: {named} (not configured: its files as they are)")
         if not is_configured(inventory, named):
             raise TrisparkError(
                 id="TS-SITE-UNCONFIGURED",
