@@ -11,7 +11,7 @@ from typing import Final
 from trispark.errors import TrisparkError
 
 TEMPLATE: Final = Path("templates/site")
-TOKEN: Final = "@SITE@"
+TOKEN: Final = "__SITE__"
 NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 
