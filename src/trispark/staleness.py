@@ -26,9 +26,10 @@ def stale_reason(
     """Why a sweep's verdict has to be looked at again; None while it holds.
 
     `trial_record_settings` are the settings of the trial's baseline arm, `current_baseline_settings` those that the
-    site promoted since (of a key that one of them lacks, the shipped value counts). A verdict on block size or slots weighs
-    what a step costs against what it commits; whatever changed that cost, the output projection, expert parallelism,
-    the transport, a cap, may turn it. Another engine image does so too, which is no setting: compare it apart.
+    site promoted since (of a key that one of them lacks, the shipped value counts). A verdict on block size or
+    slots weighs what a step costs against what it commits; whatever changed that cost, the output projection,
+    expert parallelism, the transport, a cap, may turn it. Another engine image does so too, which is no setting:
+    compare it apart.
     """
     changed = []
     for key, features in balance_keys(catalog).items():

@@ -187,7 +187,7 @@ def test_a_value_arrives_byte_by_byte_or_is_refused(catalog: Catalog, data: st.D
 
 
 def test_loading_two_hundred_features_stays_quick(tmp_path: Path) -> None:
-    """Two hundred entries, six times as much as a large catalog; the bound is generous, a busy machine is slow."""
+    """More than two hundred entries, five times the shipped ones; the bound is generous, a busy machine is slow."""
     shutil.copytree(EXPERIMENTS, tmp_path / "experiments")
     document = DOCUMENTS["features.yml"]
     model = {**document["features"]["wo_a"], "couples": []}
