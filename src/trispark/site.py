@@ -87,7 +87,12 @@ class NodeValues(BaseModel):
     """
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, alias_generator=lambda name: f"node_{name}"
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        defer_build=True,
+        alias_generator=lambda name: f"node_{name}",
     )
 
     rank: int
@@ -159,7 +164,12 @@ class Site(BaseModel):
     """The site. Attribute `x` is the inventory key `site_x`; `nodes` comes from hosts.yml, in rank order."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, alias_generator=lambda name: f"site_{name}"
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        defer_build=True,
+        alias_generator=lambda name: f"site_{name}",
     )
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from trispark.adapters import read_adapters
-from trispark.allowlist import Allowlist, AllowlistFile, Support, Variable
+from trispark.allowlist import NEVER, Allowlist, AllowlistFile, Support, Variable
 from trispark.catalog import (
     DIRECTORY,
     STAGES,
@@ -29,6 +29,7 @@ from trispark.catalog import (
     StagesFile,
     assemble,
 )
+from trispark.catalog_check import UNPROVEN
 from trispark.errors import TrisparkError
 from trispark.plainyaml import judge_model, read_yaml
 from trispark.plan import Ground, judge_excluded
@@ -219,8 +220,9 @@ def _with_neutral_variable(files: Files, name: str) -> Files | None:
     changed = []
     for variable in file.variables:
         if variable.name == name:
-            like_another = next(iter(variable.engines.values()), Support.REFUSED)
-            every = {**dict.fromkeys(engines, like_another), **variable.engines}
+            # Implemented where that can be, so that what refers to it is judged as with a right entry.
+            filler = Support.REFUSED if variable.source == NEVER else Support.IMPLEMENTED
+            every = {**dict.fromkeys(engines, filler), **variable.engines}
             update = {"engines": every, "inert_value": None, "omit_value": None, "default": None}
             variable = variable.model_copy(update=update)
         changed.append(variable)
@@ -268,7 +270,6 @@ def _pieces(files: Files, name: str) -> Iterator[TrisparkError]:
     entry: Feature = files["features.yml"].features[name]
     pieces = [field for field in PIECES if not (entry.kind is Kind.BUNDLE and field in ("members", "sets"))]
     bare: dict[str, Any] = {field: type(getattr(entry, field))() for field in pieces}
-    bare |= {"available": False, "unavailable_reason": "it is looked at piece by piece, where evidence proves nothing"}
     evidence = {kind: () for kind in ("must", "must_not", "off_must_not")}
     bare["evidence"] = entry.evidence.model_copy(update=evidence)
     variants: list[dict[str, Any]] = []
@@ -292,7 +293,10 @@ def _pieces(files: Files, name: str) -> Iterator[TrisparkError]:
     own = {str(error) for error in (_error_of(_changed(files, name, bare)),) if error is not None}
     for variant in variants:
         error = _error_of(_changed(files, name, variant))
-        if error is not None and str(error) not in own and error.where.endswith(f" {name}"):
+        # With one reference at a time, that nothing proves the feature is no problem of its own.
+        if error is None or str(error) in own or error.what.startswith(UNPROVEN):
+            continue
+        if error.where.endswith(f" {name}"):
             yield error
 
 
@@ -307,7 +311,7 @@ def _together(ground: Ground) -> Iterator[TrisparkError]:
     adapters = read_adapters(root)
     baseline = resolve(site, catalog, None, None, root, promoted=ground.promoted).settings
     for name, entry in catalog.features.items():
-        # What is tried inside a bundle alone is judged as part of it.
+        # What is tried in a bundle alone is judged with the bundle.
         if entry.refusal_on(site.engine) is not None or entry.kind is Kind.BASELINE or entry.only_in:
             continue
         base = tuple(other for other in catalog.required_by(name) if not catalog.is_active(other, baseline))
