@@ -37,6 +37,7 @@ AREAS: Final = {
     "AGENT": "the node agent and its requests",
     "BENCH": "the load client",
     "BOOT": "a boot",
+    "BUDGET": "the memory of a node",
     "BUILD": "making the agent",
     "CANONICAL": "the hashed form of a configuration",
     "CATALOG": "experiments/",

@@ -12,7 +12,7 @@ The spec of a node is a pure function of `resolved`, so equal ids mean equal spe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -130,45 +130,33 @@ def resolve_arms(
     *,
     value: str | None = None,
     promoted: Mapping[str, Value] | None = None,
+    judge: bool = True,
 ) -> Arms:
     """Both arms of a trial of `feature`, with the `value` of its sweep.
 
     `promoted` are the settings of the site's own baseline that differ from the shipped one; `overrides` hold in both
     arms (a what-if) and are strings, parsed by the declared type. `root` is the project's directory (adapters/,
-    templates/). The one-change rule is judged from the two resolved configurations. Errors: TS-ENV-*, TS-PLAN-*,
-    TS-FEATURE-*, TS-SITE-*, TS-ADAPTER-*, TS-RENDER-*.
+    templates/). The one-change rule is judged from the two resolved configurations; without `judge` that is left to the
+    caller (`arm_problems`), who can then show arms that are refused. Errors: TS-ENV-*, TS-PLAN-*, TS-FEATURE-*,
+    TS-SITE-*, TS-ADAPTER-*, TS-RENDER-*.
     """
     catalog.refuse_misplaced(site.other_keys)
     adapters = read_adapters(root)
     templates = Templates(root)
     common = _base_settings(site, catalog, overrides or {}, promoted or {})
-    entry = catalog.require_feature(feature)
     choice = catalog.choose(feature, value)
     for name in choice.sets:
         if overrides and name in overrides:
             raise _misplaced(name, f"it is what {feature} sets")
-        _require_effect(catalog, name, choice.sets[name], site.engine, f"feature {feature}")
     base = tuple(other for other in catalog.required_by(feature) if not catalog.is_active(other, common))
     for other in base:
         common.update(catalog.sets_of(other))
-    for path in sorted({path for name in (feature, *base) for path in catalog.features[name].adapters}):
-        if path not in adapters:
-            raise TrisparkError(
-                "TS-FEATURE-ADAPTER",
-                f"{feature} needs an adapter that is not there",
-                where="adapters/",
-                expected=path,
-                observed=", ".join(adapters) or "nothing",
-            )
     candidate_settings = {**common, **choice.sets}
-    for other in entry.excludes:
-        if catalog.is_active(other, candidate_settings):
-            raise TrisparkError(
-                "TS-FEATURE-EXCLUDES", f"{feature} cannot be combined with {other}", where=f"{DIRECTORY}/features.yml"
-            )
+    if judge:
+        _raise_first(_settings_problems(site, catalog, choice, base, candidate_settings, adapters))
     baseline = _build(site, catalog, templates, common, adapters)
     candidate = _build(site, catalog, templates, candidate_settings, adapters)
-    difference = check_one_change(baseline, candidate, catalog, choice)
+    difference = check_one_change(baseline, candidate, catalog, choice) if judge else compare(baseline, candidate)
     return Arms(
         choice,
         base,
@@ -176,6 +164,52 @@ def resolve_arms(
         _finished(candidate, adapters, tuple(sorted(choice.sets)), feature),
         difference,
     )
+
+
+def arm_problems(site: Site, catalog: Catalog, arms: Arms) -> Iterator[TrisparkError]:
+    """Everything for which `resolve_arms` would have refused these arms, apart from the exclusions."""
+    settings, adapters = arms.candidate.settings, arms.candidate.adapters
+    yield from _settings_problems(site, catalog, arms.choice, arms.base, settings, adapters)
+    try:
+        check_one_change(arms.baseline, arms.candidate, catalog, arms.choice)
+    except TrisparkError as error:
+        yield error
+
+
+def _settings_problems(
+    site: Site,
+    catalog: Catalog,
+    choice: Choice,
+    base: tuple[str, ...],
+    settings: Mapping[str, Value],
+    adapters: Mapping[str, str],
+) -> Iterator[TrisparkError]:
+    """What a feature sets must have an effect on the engine, its adapters be there, nothing that it excludes be set."""
+    feature = choice.feature
+    for name in choice.sets:
+        try:
+            _require_effect(catalog, name, choice.sets[name], site.engine, f"feature {feature}")
+        except TrisparkError as error:
+            yield error
+    for path in sorted({path for name in (feature, *base) for path in catalog.features[name].adapters}):
+        if path not in adapters:
+            yield TrisparkError(
+                "TS-FEATURE-ADAPTER",
+                f"{feature} needs an adapter that is not there",
+                where="adapters/",
+                expected=path,
+                observed=", ".join(adapters) or "nothing",
+            )
+    for other in catalog.features[feature].excludes:
+        if catalog.is_active(other, settings):
+            yield TrisparkError(
+                "TS-FEATURE-EXCLUDES", f"{feature} cannot be combined with {other}", where=f"{DIRECTORY}/features.yml"
+            )
+
+
+def _raise_first(problems: Iterator[TrisparkError]) -> None:
+    for problem in problems:
+        raise problem
 
 
 def restore(resolved: Mapping[str, Any]) -> Resolution:
@@ -478,7 +512,9 @@ def _rank_command(catalog: Catalog, site: Site, engine: Engine, settings: Mappin
 
 def _rank_difference(rank: int, first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     names = [f"{name} of rank {rank}" for name in _differing(first["env"], second["env"])]
-    names += [f"{flag} of rank {rank}" for flag in _differing(_by_flag(first["command"]), _by_flag(second["command"]))]
+    names += [
+        f"{flag} of rank {rank}" for flag in _differing(flag_groups(first["command"]), flag_groups(second["command"]))
+    ]
     names += [f"{key} of rank {rank}" for key in ("node", "mounts") if first[key] != second[key]]
     return names
 
@@ -487,7 +523,7 @@ def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]
     return sorted(name for name in set(first) | set(second) if first.get(name) != second.get(name))
 
 
-def _by_flag(command: list[str]) -> dict[str, list[str]]:
+def flag_groups(command: list[str]) -> dict[str, list[str]]:
     """Arguments grouped by the flag before them; the program itself under "command"."""
     groups: dict[str, list[str]] = {"command": []}
     current = "command"

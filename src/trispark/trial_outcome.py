@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,11 +12,12 @@ from trispark import __version__
 from trispark.allowlist import Allowlist
 from trispark.benchstats import summarize
 from trispark.canonical import canonical_sha256
+from trispark.drift import declared_names, require_no_drift
 from trispark.errors import TrisparkError
 from trispark.project import project_state
 from trispark.records import RecordCache, build_trial_record, record_hash
 from trispark.resolve import Resolution, compare, restore
-from trispark.verdict import INCONCLUSIVE, BootMetrics, decide
+from trispark.verdict import INCONCLUSIVE, BootMetrics, Verdict, decide
 from trispark.walk_journal import History
 from trispark.walk_plan import TrialOfWalk, WalkPlan
 
@@ -86,18 +87,20 @@ def record_trial(
     """The checked record of one trial of a walk.
 
     `restored_boot` is the boot with which the site's baseline serves afterwards, None when it does not; `began` is when
-    the walk began, UTC. Raises TS-TRIAL-ARM when a boot is not of the planned generation, TS-TRIAL-INPUT when the boots
-    did not measure the same, TS-RECORD-*.
+    the walk began, UTC. Boots that cannot be compared end the trial without a decision, the reason is the error's line
+    (`incomparable`). Raises TS-RECORD-*.
     """
     trial = boots.trial
     baseline, candidate = (restore(walk.resolved[name]) for name in (trial.baseline, trial.candidate))
     arms = [("baseline", baseline, record) for record in boots.baseline]
     arms += [("candidate", candidate, record) for record in boots.candidate]
-    for arm, planned, record in arms:
-        _require_arm(arm, planned, record)
-    _require_same_input([record for _, _, record in arms])
+    arms.sort(key=lambda entry: int(entry[2]["seq"]))
+    difference = compare(baseline, candidate)
     verdict = decide([_metrics(record) for record in boots.baseline], [_metrics(record) for record in boots.candidate])
-    if boots.ended is not None:
+    problem = incomparable(arms, declared_names(difference))
+    if problem is not None:
+        verdict = Verdict(INCONCLUSIVE, problem, {})
+    elif boots.ended is not None:
         verdict = replace(verdict, verdict=INCONCLUSIVE, reason=boots.ended)
     ended = now.astimezone(UTC)
     started = datetime.fromisoformat(began)
@@ -115,7 +118,7 @@ def record_trial(
         },
         baseline=baseline,
         candidate=candidate,
-        difference=compare(baseline, candidate),
+        difference=difference,
         allowlist=allowlist,
         boots=[
             {
@@ -126,7 +129,7 @@ def record_trial(
                 "hash": record_hash(record),
                 "valid": _valid(record),
             }
-            for arm, _, record in sorted(arms, key=lambda entry: int(entry[2]["seq"]))
+            for arm, _, record in arms
         ],
         verdict=verdict,
         restored=_restored(walk, cache, restored_boot),
@@ -137,6 +140,22 @@ def record_trial(
         },
         previous=previous,
     )
+
+
+def incomparable(arms: Sequence[tuple[str, Resolution, Record]], declared: Collection[str]) -> str | None:
+    """Why the boots of a trial cannot be compared, as one line; None when they can.
+
+    TS-TRIAL-ARM: a boot is not of the planned generation; TS-TRIAL-INPUT: the boots did not measure the same;
+    TS-TRIAL-DRIFT: they differ in more than the planned change.
+    """
+    try:
+        for arm, planned, record in arms:
+            _require_arm(arm, planned, record)
+        _require_same_input([record for _, _, record in arms])
+        require_no_drift([(arm, record) for arm, _, record in arms], declared)
+    except TrisparkError as error:
+        return str(error)
+    return None
 
 
 def _restored(walk: WalkPlan, cache: RecordCache, boot: str | None) -> str | None:
