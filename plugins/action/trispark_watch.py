@@ -13,6 +13,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from trispark.lifeline import die_with_controller
 from trispark.watch import Board, watch
 
 
@@ -25,6 +26,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
         arguments = self._task.args
+        die_with_controller()
 
         def ask(seconds: float) -> Mapping[str, Any]:
             answer = self._execute_module(

@@ -27,6 +27,15 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
         os.kill(os.getpid(), number)
 
 
+def die_with_controller(number: int = signal.SIGKILL) -> None:
+    """The same for a process that multiprocessing made, as ansible-playbook makes one for each task of a host."""
+    import multiprocessing  # not needed where this file is started bare
+
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid is not None:
+        die_with_parent(parent.pid, number)
+
+
 def tied(command: Sequence[str], number: int = signal.SIGTERM) -> list[str]:
     """A command line that runs `command` as a child of this process and ends with it."""
     return [sys.executable, "-I", str(Path(__file__).resolve()), str(os.getpid()), str(int(number)), *command]

@@ -16,7 +16,7 @@ from typing import Any, Final
 from trispark.allowlist import Value, format_value
 from trispark.catalog import Catalog, Kind
 from trispark.errors import TrisparkError
-from trispark.records import record_hash
+from trispark.records import RecordCache, record_hash
 from trispark.resolve import resolve, resolve_arms
 from trispark.site import Site
 from trispark_node.plain_json import parse_json
@@ -145,29 +145,75 @@ def write_cache(root: Path, site: str, promoted: Promoted | None) -> bool:
 
 @dataclass(frozen=True)
 class Promotion:
-    """What is to be written on each node. `replaces`: {node: what it must hold now}, for the agent to compare.
+    """What is to be written on each node; None for the shipped baseline.
 
-    `changed` is empty when all nodes hold it already; `stale`: ids of earlier trial records of sweeps whose verdict does
-    not hold for the new balance of costs.
+    `replaces`: {node: what it must hold now}, for the agent to compare, None where that does not matter; `changed` is
+    empty when all nodes hold it already; `stale`: ids of earlier trial records of sweeps whose verdict does not hold
+    for the new balance of costs.
     """
 
     baseline: Promoted | None
-    replaces: dict[str, str]
+    replaces: dict[str, str | None]
     changed: dict[str, tuple[Value | None, Value]]
     stale: tuple[str, ...]
 
     def lines(self) -> list[str]:
         """For a person."""
-        if self.baseline is None or not self.changed:
-            return [f"{name_of(self.baseline)} is the baseline already"]
+        if self.baseline is None:
+            return [f"back to the {SHIPPED} baseline"]
+        if not self.changed:
+            return [f"{self.baseline.record} is the baseline already"]
         parts = [
             f"{name} {'' if old is None else format_value(old)} -> {format_value(new)}"
             for name, (old, new) in sorted(self.changed.items())
         ]
-        found = [f"{self.baseline.record} becomes the baseline: {', '.join(parts)}"]
+        found = [f"{self.baseline.record} becomes the baseline: {', '.join(parts)}; site.yml boots it"]
         if self.stale:
             found.append(f"this shifts the balance of costs, verdicts to be repeated: {', '.join(self.stale)}")
         return found
+
+    def requests(self) -> dict[str, dict[str, Any]]:
+        """{node: request of the agent's verb `baseline-set`}."""
+        wanted = None if self.baseline is None else self.baseline.as_dict()
+        return {
+            node: {"baseline": wanted, **({} if before is None else {"replaces": before})}
+            for node, before in self.replaces.items()
+        }
+
+    def published(self) -> dict[str, Any]:
+        """What the playbook hands to its caller."""
+        return {
+            "promoted": {
+                "record": None if self.baseline is None else self.baseline.record,
+                "settings": {} if self.baseline is None else dict(self.baseline.settings),
+                "changed": {name: list(pair) for name, pair in self.changed.items()},
+                "stale": list(self.stale),
+            }
+        }
+
+
+def promotable(cache: RecordCache, record: str) -> Mapping[str, Any]:
+    """The record with exactly this id. Raises TS-PROMOTE-RECORD with the trials that ended with KEEP."""
+    records = cache.list()
+    for found in records:
+        if record and found["id"] == record:
+            return found
+    kept = [str(each["id"]) for each in records if each["kind"] == "trial" and each["outcome"]["verdict"] == "KEEP"]
+    raise _refused(
+        "TS-PROMOTE-RECORD",
+        "nothing is promoted without the record of its trial",
+        str(cache.directory),
+        f"one of {', '.join(kept[-5:])}" if kept else "a trial that ended with KEEP; there is none",
+        record or "no record given",
+        "promote.yml -e record=ID",
+    )
+
+
+def plan_revert(statuses: Answers, record: str = "") -> Promotion:
+    """Back to the shipped baseline, whatever the nodes hold. Raises TS-PROMOTE-RECORD when a record is given, too."""
+    if record:
+        raise _refused("TS-PROMOTE-RECORD", "revert takes no record", "promote.yml", "revert or record", "both")
+    return Promotion(None, dict.fromkeys(sorted(statuses)), {}, ())
 
 
 def plan_promotion(
@@ -196,10 +242,10 @@ def plan_promotion(
         observed = f"{outcome['verdict']}: {outcome['reason']}"
         raise _refused("TS-PROMOTE-VERDICT", "the trial did not end with KEEP", where, "KEEP", observed)
     held = {node: _held(node, status) for node, status in sorted(statuses.items()) if status}
-    replaces = {node: name_of(value) for node, value in held.items()}
+    replaces: dict[str, str | None] = {node: name_of(value) for node, value in held.items()}
     others = {node: statuses[node] for node, value in held.items() if name_of(value) != record["id"]}
     if not others:
-        return Promotion(next(iter(held.values())), replaces, {}, ())
+        return Promotion(next(iter(held.values()), None), replaces, {}, ())
     before = on_nodes(others)
     settings = settings_of(before, catalog)
     current = resolve(site, catalog, None, None, root, promoted=settings)

@@ -30,7 +30,7 @@ State = Literal["complete", "stopped", "paused"]
 
 @dataclass(frozen=True)
 class BootRequest:
-    """One boot as the child run gets it. `purpose` is trial, restore, or rollback: to what the nodes hold, by its id."""
+    """One boot as the child run gets it. `purpose` rollback: to the generation of that id which the nodes hold."""
 
     slot: int
     arm: str
@@ -140,7 +140,7 @@ class Walker:
             if reason is not None:
                 return reason
             if not fits(self.clock.now(), self.deadline, self.times, measured=slot.counted):
-                return _Pause(f"no boot can end before {self.deadline:%Y-%m-%d %H:%M %Z}; it goes on with this boot later")
+                return _Pause(f"boot {slot.slot} ({slot.label}) cannot end before {self.deadline:%Y-%m-%d %H:%M %Z}")
             ended = self._run(
                 BootRequest(slot.slot, slot.arm, "trial", slot.value, slot.generation, measure=slot.counted)
             )
@@ -151,9 +151,9 @@ class Walker:
             why = "; ".join(ended.lines) or "the boot left no record"
             self._note("slot_unrecorded", slot=slot.slot, reason=why)
             self._line(slot, f"no record: {why}", ended.seconds)
-            if "TS-PLAN-CHANGED" in why:
-                return why
             reason = self._node_down(slot.slot, slot.label)
+            if reason is None and "TS-PLAN-CHANGED" in why:
+                reason = why  # it would be refused again
             if reason is not None:
                 return reason
 

@@ -1,4 +1,5 @@
-"""The child runs of a walk: playbooks of this repository through ansible-runner, on the same site with the same options."""
+"""The child runs of a walk: playbooks of this repository through ansible-runner, on the same site with the same
+options."""
 
 from __future__ import annotations
 
@@ -27,8 +28,16 @@ _FLAGS: Final = {
     "become_password_file": "--become-password-file",
     "connection_password_file": "--connection-password-file",
 }
-_LISTS: Final = {"vault_ids": "--vault-id", "vault_password_files": "--vault-password-file", "extra_vars": "--extra-vars"}
-_PROMPTS: Final = {"ask_pass": "--ask-pass", "become_ask_pass": "--ask-become-pass", "ask_vault_pass": "--ask-vault-pass"}
+_LISTS: Final = {
+    "vault_ids": "--vault-id",
+    "vault_password_files": "--vault-password-file",
+    "extra_vars": "--extra-vars",
+}
+_PROMPTS: Final = {
+    "ask_pass": "--ask-pass",
+    "become_ask_pass": "--ask-become-pass",
+    "ask_vault_pass": "--ask-vault-pass",
+}
 
 
 def child_arguments(options: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> list[str]:

@@ -1,8 +1,8 @@
 """The boots that a stage walks, worked out from its plans: which boot comes when, in which arm of which trial.
 
-A plan (trispark.plan) is one trial. A sweep gives one plan a value; its trials share the boot of the baseline where each
-plan counts one boot of it alone and all plan the same baseline. A walk has an id, with which it can be resumed, and is
-kept on the controller in `.trispark/<site>/walks/<id>/plan.json`.
+A plan (trispark.plan) is one trial. A sweep gives one plan a value; its trials share the boot of the baseline where
+each plan counts one boot of it alone and all plan the same baseline. A walk has an id, with which it can be resumed,
+and is kept on the controller in `.trispark/<site>/walks/<id>/plan.json`.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def plan_walk(ground: Ground, walk: str, stage: str, feature: str | None, value:
 
 
 def _slots(plans: Sequence[Mapping[str, Any]], trials: Sequence[TrialOfWalk]) -> list[Slot]:
-    """All boots in order. The baseline's boots of the first plan stand for those of the others where they are the same."""
+    """All boots in order; the baseline's boots of the first plan stand for those of the others where they can."""
     shared = len(plans) > 1 and _can_share(plans)
     slots: list[Slot] = []
     for index, (plan, trial) in enumerate(zip(plans, trials, strict=True)):
@@ -232,6 +232,33 @@ def plan_changed(where: str, expected: str, observed: str) -> TrisparkError:
         observed=observed,
         remedy="look at the plan of now (./trispark plan), then start anew; do not edit the project during a trial",
     )
+
+
+def require_feature(kept: WalkPlan, stage: str, feature: str, value: str) -> None:
+    """Raises TS-WALK-OTHER when a begun trial is not of what was asked for; what is empty was not asked for."""
+    asked = {"stage": stage.removeprefix("stage_"), "feature": feature, "value": value}
+    for name, wanted in asked.items():
+        own = getattr(kept, name) or ""
+        if wanted and wanted != own:
+            raise TrisparkError(
+                "TS-WALK-OTHER",
+                "the trial that was begun is another one",
+                where=f"trial {kept.walk}",
+                expected=f"{name} {own or 'none, all values are tried'}",
+                observed=wanted,
+                remedy=f"playbooks/stage_{kept.stage}.yml -e resume={kept.walk}, without feature and value",
+            )
+
+
+def was_begun(root: Path, site: str, walk: str) -> bool:
+    """Whether a trial with this id was begun here. Raises TS-WALK-ID for what is no id."""
+    if not walk:
+        return False
+    if WALK_ID.fullmatch(walk) is None:
+        raise TrisparkError(
+            "TS-WALK-ID", "this is no id of a trial", where="trial", expected=WALK_ID.pattern, observed=walk
+        )
+    return (walks_directory(root, site) / walk / PLAN_FILE).exists()
 
 
 def walks_directory(root: Path, site: str) -> Path:
