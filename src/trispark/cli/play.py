@@ -12,7 +12,7 @@ from trispark.errors import TrisparkError
 from trispark.run_events import error_lines
 from trispark.runner import RunResult, run_playbook
 
-READ_ONLY = frozenset({"preflight", "status", "validate", "verify"})
+READ_ONLY = frozenset({"drain", "preflight", "status", "validate", "verify"})
 """Playbooks that change nothing on the nodes: they may run without naming a site. Their headers say so too."""
 
 RunPlaybook = Callable[..., RunResult]
