@@ -70,7 +70,9 @@ class ActionModule(ActionBase):
                 reason=ended.reason,
                 restored=ended.restored or "",
             )
-            if ended.state == "paused":
+            if self._task.check_mode:
+                result.update(lines=[ended.reason], published={}, failure_line="")
+            elif ended.state == "paused":
                 report = paused(str(given["walk"]), ended.reason, ended.restored)
                 result.update(lines=report.lines, published=report.published, failure_line="")
         return result

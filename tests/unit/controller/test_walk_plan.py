@@ -372,9 +372,9 @@ def test_the_end_of_a_walk_is_recorded_once_whoever_is_killed_in_between(
     monkeypatch.setattr(RecordCache, "add", add)
     first = end()
     assert first.added == 1
-    assert {
-        node: [each["record"]["id"] for each in entries] for node, entries in first.append.items()
-    } == dict.fromkeys(NODES, [f"{WALK}.24", f"{WALK}.48"])
+    assert {node: [each["record"]["id"] for each in entries] for node, entries in first.append.items()} == {
+        key: [f"{WALK}.24", f"{WALK}.48"] for key in NODES
+    }
     again = end()
     assert (again.added, again.append) == (0, first.append), "the nodes still lack them"
     caught_up = conclude(
@@ -468,7 +468,7 @@ def promote(recorded: Site3, site: Site, project: Path, record: Any, statuses: A
         catalog=recorded.catalog,
         records=recorded.cache.list(),
         record=record,
-        statuses=statuses or dict.fromkeys(NODES, {"baseline": None}),
+        statuses=statuses or {key: {"baseline": None} for key in NODES},
         time="2026-01-02T03:04:05Z",
     )
 

@@ -169,7 +169,9 @@ def test_a_walk_ends_with_whatever_started_it(tmp_path: Path, number: signal.Sig
         (tmp_path / directory).mkdir(parents=True)
     (tmp_path / "ansible.cfg").write_text("[defaults]\naction_plugins = plugins\ngathering = explicit\n")
     local = f'{{ansible_connection: local, ansible_python_interpreter: "{sys.executable}"}}'
-    (tmp_path / "inventory/lab/hosts.yml").write_text(f"ungrouped:\n  hosts:\n    localhost: {local}\n    spark0: {local}\n")
+    (tmp_path / "inventory/lab/hosts.yml").write_text(
+        f"ungrouped:\n  hosts:\n    localhost: {local}\n    spark0: {local}\n"
+    )
     for name, text in PLAYBOOKS.items():
         (tmp_path / "playbooks" / f"{name}.yml").write_text(text)
     (tmp_path / "plugins/inner_run.py").write_text(INNER_RUN)
