@@ -10,6 +10,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
+from trispark.agent_call import call_agent
 from trispark.errors import TrisparkError
 from trispark.record_chain import missing
 from trispark.records import RecordCache
@@ -29,10 +30,10 @@ class ActionModule(ActionBase):
         try:
             after = missing(given["status"].get("record_head"), cache)
             if after is not None:
-                listed = self._ask(task_vars, "record-list", {"limit": 100_000})
+                listed = self._ask("record-list", {"limit": 100_000})
                 for head in listed["records"]:
                     if int(head["seq"]) > after:
-                        added += cache.add(self._ask(task_vars, "record-show", {"id": head["id"]})["record"])
+                        added += cache.add(self._ask("record-show", {"id": head["id"]})["record"])
         except _Failed as failed:
             return {**failed.answer, "failed": True}
         except TrisparkError as error:
@@ -41,11 +42,9 @@ class ActionModule(ActionBase):
         result.update(changed=added > 0, added=added)
         return result
 
-    def _ask(self, task_vars: dict[str, Any] | None, verb: str, request: dict[str, Any]) -> dict[str, Any]:
-        answer = self._execute_module(
-            module_name="trispark_node", module_args={"verb": verb, "request": request}, task_vars=task_vars
-        )
-        if answer.get("failed") or answer.get("unreachable"):
+    def _ask(self, verb: str, request: dict[str, Any]) -> dict[str, Any]:
+        answer = call_agent(self, verb, request)
+        if answer.get("failed"):
             raise _Failed(answer)
         found: dict[str, Any] = answer["answer"]
         return found

@@ -9,6 +9,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from trispark.agent_call import call_agent
 from trispark.drain import drain
 from trispark.errors import TrisparkError
 from trispark.lifeline import die_with_controller
@@ -26,12 +27,8 @@ class ActionModule(ActionBase):
         die_with_controller()
 
         def ask(path: str) -> Mapping[str, Any]:
-            answer = self._execute_module(
-                module_name="trispark_node",
-                module_args={"verb": "request", "request": {"url": f"{given['url']}{path}"}},
-                task_vars=task_vars,
-            )
-            if answer.get("failed") or answer.get("unreachable"):
+            answer = call_agent(self, "request", {"url": f"{given['url']}{path}"})
+            if answer.get("failed"):
                 raise AnsibleActionFail(str(answer.get("msg", "the node gave no answer")), result=answer)
             found: Mapping[str, Any] = answer["answer"]
             return found

@@ -12,6 +12,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
+from trispark.agent_call import call_agent
 from trispark.lifeline import die_with_controller
 from trispark.logparse import lines_matching, total_lookups
 
@@ -33,11 +34,9 @@ class ActionModule(ActionBase):
         awaited = [str(pattern) for pattern in arguments.get("awaited") or []]
         deadline = time.monotonic() + float(arguments.get("deadline_s", 0))
         while True:
-            answer = self._execute_module(
-                module_name="trispark_node", module_args={"verb": "observe", "request": {}}, task_vars=task_vars
-            )
-            if answer.get("failed") or answer.get("unreachable"):
-                return {**answer, "failed": True}
+            answer = call_agent(self, "observe", {})
+            if answer.get("failed"):
+                return answer
             totals = total_lookups(answer["answer"]["log"])
             lookups = {layer: totals.get(layer, 0) for layer in layers}
             result.update(answer=answer["answer"], lookups={str(k): v for k, v in lookups.items()}, changed=False)

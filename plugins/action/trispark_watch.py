@@ -13,6 +13,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from trispark.agent_call import call_agent
 from trispark.lifeline import die_with_controller
 from trispark.watch import Board, watch
 
@@ -29,12 +30,8 @@ class ActionModule(ActionBase):
         die_with_controller()
 
         def ask(seconds: float) -> Mapping[str, Any]:
-            answer = self._execute_module(
-                module_name="trispark_node",
-                module_args={"verb": "wait", "request": {"timeout_s": seconds}},
-                task_vars=task_vars,
-            )
-            if answer.get("failed") or answer.get("unreachable"):
+            answer = call_agent(self, "wait", {"timeout_s": seconds})
+            if answer.get("failed"):
                 raise AnsibleActionFail(str(answer.get("msg", "the node gave no answer")), result=answer)
             seen: Mapping[str, Any] = answer["answer"]
             return seen

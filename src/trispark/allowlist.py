@@ -6,6 +6,7 @@ import ipaddress
 import math
 import re
 import unicodedata
+from collections.abc import Collection
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Final, Literal
@@ -18,7 +19,7 @@ from trispark.plainyaml import Strict
 CONTROLLED_PREFIXES: Final = ("DSV41_", "DSPARK_", "SGLANG_", "NCCL_", "CUDA_", "PYTORCH_")
 """An environment name of these comes from the allowlist or is a failure (also when an image sets it)."""
 
-TOKENS: Final = ("{rendezvous_port}", "{generation}")
+TOKENS: Final = ("{rendezvous_port}", "{generation}", "{engine_state}", "{engine_cache}")
 """Replaced by the node agent; no ordinary value may contain one."""
 
 NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*")
@@ -56,8 +57,22 @@ class Scope(StrEnum):
     RANK = "rank"
 
 
-_RANK_SOURCES: Final = {"rank.rank": Kind.INT, "rank.pair_links": Kind.PAIR_LINK}
-_SOURCE: Final = re.compile(r"baseline|site\.[a-z][a-z0-9_]*|rank\.(rank|pair_links)|head\.rendezvous")
+EXTRA_SOURCE: Final = "site.extra_container_env"
+"""Of a variable that reaches the engine only where a site names it in `site_extra_container_env`."""
+_RANK_SOURCES: Final = {
+    "rank.rank": Kind.INT,
+    "rank.pair_links": Kind.PAIR_LINK,
+    "rank.address": Kind.STR,
+    "rank.management_interface": Kind.STR,
+    "rank.hcas": Kind.STR,
+    "rank.gid_index": Kind.INT,
+}
+_NODE_SOURCES: Final = {"rank.mem_fraction": Kind.FLOAT}
+"""What a node may have of its own in place of the value that all ranks share."""
+_SOURCE: Final = re.compile(
+    r"baseline|site\.[a-z][a-z0-9_]*|head\.rendezvous|engine\.(state_mount|adapters_mount)|"
+    + "|".join(map(re.escape, _RANK_SOURCES))
+)
 
 
 class Variable(Strict):
@@ -73,6 +88,7 @@ class Variable(Strict):
     flag: str | None = None
     scope: Scope
     source: str
+    node_source: str | None = None
     engines: dict[str, Support]
     inert_value: int | float | str | None = None
     loggable: bool
@@ -98,6 +114,15 @@ class Variable(Strict):
                 f"{self.source} has another type",
             ),
             (self.type is Kind.PAIR_LINK and (self.env or self.flag is None), "a pair_link is a repeated flag"),
+            (
+                self.node_source is not None
+                and (self.scope is Scope.RANK or _NODE_SOURCES.get(self.node_source) is not self.type),
+                f"{self.node_source} is nothing that a node has in place of this value",
+            ),
+            (
+                self.source == EXTRA_SOURCE and (not self.env or self.flag is not None),
+                f"{EXTRA_SOURCE} gives environment variables alone",
+            ),
             (
                 (Support.INERT in self.engines.values()) != (self.inert_value is not None),
                 "inert_value belongs to an engine where the variable is inert",
@@ -262,9 +287,11 @@ class AllowlistFile(Strict):
 class Allowlist:
     """The allowlist with look-ups by name and by flag."""
 
-    def __init__(self, file: AllowlistFile) -> None:
+    def __init__(self, file: AllowlistFile, fixed_flags: Collection[str] = ()) -> None:
+        """`fixed_flags`: flags that an engine is always given with the same value, which is no secret."""
         self._by_name = {variable.name: variable for variable in file.variables}
         self._by_flag = {variable.flag: variable for variable in file.variables if variable.flag is not None}
+        self._fixed_flags = frozenset(fixed_flags)
 
     @classmethod
     def nothing(cls) -> Allowlist:
@@ -314,11 +341,11 @@ class Allowlist:
         return shown, sorted(set(env) - set(shown))
 
     def withhold_command(self, command: list[str]) -> list[str]:
-        """A command with every value withheld whose flag is not listed as loggable."""
+        """A command with every value withheld whose flag is neither listed as loggable nor fixed for an engine."""
         result: list[str] = []
         hide = False
         for argument in command:
-            if hide and argument not in self._by_flag:
+            if hide and argument not in self._by_flag and argument not in self._fixed_flags:
                 result.append("(withheld)")
                 hide = False
                 continue
@@ -326,7 +353,7 @@ class Allowlist:
             hide = False
             if flag.startswith("--"):
                 variable = self._by_flag.get(flag)
-                hide = variable is None or not variable.loggable
+                hide = flag not in self._fixed_flags and (variable is None or not variable.loggable)
                 if hide and equals:
                     hide = False
                     result.append(f"{flag}=(withheld)")

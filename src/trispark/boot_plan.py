@@ -7,7 +7,7 @@ A plan is made from the catalog (`plan_arm`) or from what the nodes hold (`plan_
     resolved (the hashed configuration), adapters {path: text}
     nodes {name: {rank, spec, files, awaited}}; awaited are patterns that this rank's log must come to show
     serving (whether all ranks run a healthy boot of it already)
-    layers (with an Engram table), worker_ranks, canary {request}
+    layers (with an Engram table), worker_ranks, canary {request}, batch {requests}
     bench {rank, image, input of the load client}, None when nothing is measured
 """
 
@@ -29,6 +29,7 @@ from trispark.preflight import refuse_damage, require_nodes
 from trispark.promote import cached, on_nodes, settings_of
 from trispark.resolve import Resolution, compare, resolve, resolve_arms, restore
 from trispark.site import Site, load_site
+from trispark.warmup import batch_requests
 from trispark.workloads import load_workloads
 
 BENCH_RANK: Final = 1
@@ -274,6 +275,7 @@ def _plan(resolution: Resolution, purpose: str, statuses: Answers, moment: Momen
         "layers": resolution.resolved["gates"]["layers"],
         "worker_ranks": [rank for rank in resolution.nodes if rank != 0],
         "canary": {"request": canary_request(resolution)},
+        "batch": {"requests": batch_requests(resolution.resolved)},
     }
 
 

@@ -139,7 +139,7 @@ def load_campaign(root: Path, site: Site, name: str) -> Campaign:
         )
     path = next(place / f"{name}.yml" for place in (own, shared) if (place / f"{name}.yml").is_file())
     file = check_model(CampaignFile, read_yaml(path), str(path.relative_to(root)), "TS-CAMPAIGN-SCHEMA")
-    own_window = getattr(site, "unattended_window", None)
+    own_window = site.unattended_window
     zone_name = own_window.time_zone if own_window is not None else UTC_ZONE
     window = file.window
     if window is None and own_window is not None:

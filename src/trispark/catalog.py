@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from trispark.allowlist import NAME, Allowlist, AllowlistFile, Value, format_value
+from trispark.allowlist import FLAG, NAME, Allowlist, AllowlistFile, Scope, Support, Value, format_value, is_plain_path
 from trispark.errors import TrisparkError
 from trispark.plainyaml import Model, Strict, check_model, read_yaml
 
@@ -242,21 +242,78 @@ class Ulimit(Strict):
     hard: int
 
 
+class Healthcheck(Strict):
+    """The container's own health check, as the Engine runs it; nothing here judges a boot by it."""
+
+    test: tuple[str, ...] = Field(min_length=1)
+    interval_s: Annotated[int, Field(ge=1, le=3600)]
+    timeout_s: Annotated[int, Field(ge=1, le=3600)]
+    start_period_s: Annotated[int, Field(ge=0, le=86400)]
+    retries: Annotated[int, Field(ge=1, le=100)]
+
+
+class Smoke(Strict):
+    """One greedy question with one right answer, through all ranks. `body`: what the request has besides."""
+
+    prompt: str
+    text: str
+    max_tokens: Annotated[int, Field(ge=1, le=4096)]
+    timeout_s: Annotated[int, Field(ge=1, le=3600)]
+    body: dict[str, Any] = Field(default_factory=dict)
+
+
+class BatchCheck(Strict):
+    """Requests sent at once, as many as there are slots; each answer must be Latin prose (see trispark.warmup)."""
+
+    prompts: tuple[str, ...] = Field(min_length=1)
+    max_tokens: Annotated[int, Field(ge=1, le=4096)]
+    timeout_s: Annotated[int, Field(ge=1, le=3600)]
+    minimum_ascii_share: Annotated[float, Field(gt=0, le=1)]
+    body: dict[str, Any] = Field(default_factory=dict)
+
+
 class Engine(Strict):
-    """How an engine is run in its container."""
+    """How an engine is run in its container; the header of engines.yml explains the fields."""
 
     title: str
     command: tuple[str, ...] = Field(min_length=1)
+    keep_entrypoint: bool
+    fixed_args: tuple[str, ...] = ()
+    same_as: dict[Annotated[str, Field(pattern=FLAG.pattern)], str] = Field(default_factory=dict)
     adapters_mount: str
+    state_mount: str
+    autotune_mount: str | None
+    cache_mount: str | None
     health_path: str
+    healthcheck: Healthcheck | None
     ipc_mode: str | None
     shm_size: str | None
     ulimits: tuple[Ulimit, ...]
     devices: tuple[str, ...]
+    cap_add: tuple[str, ...]
+    image_env: tuple[str, ...]
     gpus: bool
-    privileged: bool
+    privileged: Literal["never", "site"]
     packages: tuple[str, ...]
     version_command: tuple[str, ...] = Field(min_length=1)
+    ready_evidence: str
+    smoke: Smoke
+    batch_check: BatchCheck
+
+    @model_validator(mode="after")
+    def _places(self) -> Engine:
+        for path in (self.adapters_mount, self.state_mount, self.autotune_mount, self.cache_mount):
+            if path is not None and not is_plain_path(path):
+                raise ValueError(f"an absolute path without . or .. is needed, not {path}")
+        repeated = [flag for flag in self.fixed_flags if self.fixed_flags.count(flag) > 1]
+        if repeated:
+            raise ValueError(f"the flag {repeated[0]} is given twice")
+        return self
+
+    @property
+    def fixed_flags(self) -> tuple[str, ...]:
+        """Flags that no variable of the allowlist delivers."""
+        return (*(argument for argument in self.fixed_args if argument.startswith("--")), *self.same_as)
 
 
 class BaselineFile(Strict):
@@ -584,7 +641,8 @@ def assemble(
     engines_file: EnginesFile,
 ) -> Catalog:
     """The files as one catalog, with every reference between them checked."""
-    allowlist = Allowlist(allowlist_file)
+    fixed_flags = {flag for engine in engines_file.engines.values() for flag in engine.fixed_flags}
+    allowlist = Allowlist(allowlist_file, fixed_flags)
     baseline = check_baseline(allowlist, baseline_file.settings)
     catalog = Catalog(
         allowlist,
@@ -624,6 +682,8 @@ def _check_references(catalog: Catalog) -> None:
         unnamed = sorted(engines - set(variable.engines))
         if unnamed:
             raise _reference(where, f"the engine {unnamed[0]} is not named", unnamed[0])
+    for name, described in catalog.engines.items():
+        _check_engine(catalog, name, described)
     missing = [stage for stage in STAGES if stage not in catalog.stages]
     if missing:
         raise _reference(f"{DIRECTORY}/stages.yml", f"the stage {missing[0]} is missing", missing[0])
@@ -661,6 +721,20 @@ def _check_references(catalog: Catalog) -> None:
         for value in exclusion.values or ():
             if known is not None:
                 known.check(value, where)
+
+
+def _check_engine(catalog: Catalog, name: str, engine: Engine) -> None:
+    where = f"{DIRECTORY}/engines.yml {name}"
+    if engine.ready_evidence not in catalog.evidence:
+        raise _reference(where, f"it names the evidence {engine.ready_evidence}, which does not exist", name)
+    for flag in engine.fixed_flags:
+        variable = catalog.allowlist.by_flag(flag)
+        if variable is not None and variable.support(name) is not Support.REFUSED:
+            raise _reference(where, f"{flag} is fixed, but {variable.name} delivers it too", flag)
+    for flag, source in engine.same_as.items():
+        variable = catalog.allowlist.require(source, where)
+        if variable.scope is not Scope.COMMON or variable.support(name) is Support.REFUSED:
+            raise _reference(where, f"{flag} follows {source}, which this engine is not given on every rank", source)
 
 
 def _check_sweep(catalog: Catalog, name: str, sweep: Sweep, where: str) -> None:

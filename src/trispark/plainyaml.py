@@ -5,24 +5,30 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from trispark.errors import TrisparkError
 
 MAX_DEPTH: Final = 50
 """Mappings and lists inside each other."""
+NO_FIT: Final = "values do not go together"
+"""What is said of a broken rule over several keys."""
 
 
 class Strict(BaseModel):
-    """Base of every file model: immutable, no surplus keys, no silent conversion of types."""
+    """Base of every file model: immutable, no surplus keys, no silent conversion of types.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    A model is built when it is first used, most of them as part of the model of their file.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -209,30 +215,73 @@ def _words(error: Exception) -> str:
     return str(error) if isinstance(error, ValueError | yaml.YAMLError) else "a value that does not fit its tag"
 
 
+class Rules(ValueError):
+    """Raised by a model for rules over several keys: every one that is broken, not just the first."""
+
+    def __init__(self, broken: Sequence[str]) -> None:
+        super().__init__(broken[0])
+        self.broken = tuple(broken)
+
+
 def check_model(model: type[Model], data: Mapping[str, Any], where: str, error_id: str) -> Model:
-    """`data` as a model; an unknown key, else the first problem, becomes a TrisparkError with `error_id`.
+    """`data` as a model; an unknown key, else the first problem, becomes a TrisparkError with `error_id`."""
+    checked, problems = judge_model(model, data, where, error_id)
+    if checked is None:
+        raise problems[0] if len(problems) == 1 else _with_more(problems)
+    return checked
+
+
+def judge_model(
+    model: type[Model], data: Mapping[str, Any], where: str, error_id: str
+) -> tuple[Model | None, list[TrisparkError]]:
+    """(`data` as a model, no problem), or (None, every problem; unknown keys first).
 
     It goes through JSON, where lists are what a tuple is made of, so that strict models stay strict for scalars.
     """
     try:
-        return model.model_validate_json(json.dumps(dict(data), default=_not_json))
+        return model.model_validate_json(json.dumps(dict(data), default=_not_json)), []
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False)
-        first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
-        key = ".".join(str(part) for part in first["loc"])
-        rule = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
+        found = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden")
+        return None, [each for problem in found for each in _problems(problem, where, error_id)]
+
+
+def wrong_keys(model: type[BaseModel], data: Mapping[str, Any]) -> frozenset[str]:
+    """Keys of `data`, or missing in it, in which or below which something is wrong by itself."""
+    try:
+        model.model_validate_json(json.dumps(dict(data), default=_not_json))
+    except ValidationError as error:
+        return frozenset(str(problem["loc"][0]) for problem in error.errors() if problem["loc"])
+    return frozenset()
+
+
+def _problems(problem: ErrorDetails, where: str, error_id: str) -> Iterator[TrisparkError]:
+    key = ".".join(str(part) for part in problem["loc"])
+    cause = problem.get("ctx", {}).get("error")
+    rules = cause.broken if isinstance(cause, Rules) else (problem["msg"].removeprefix("Value error, "),)
+    for rule in rules:
+        if problem["type"] == "extra_forbidden":
             what, expected, observed = f"unknown key {key}", "a key of the schema", key
-        elif first["type"] == "missing":
+        elif problem["type"] == "missing":
             what, expected, observed = f"the key {key} is missing", key, "nothing"
         elif not key:
             # A rule over several keys: it names what it saw; the input would be all of them.
-            what, expected, observed = "values do not go together", rule, ""
-        elif first["type"] == "value_error" and isinstance(first["input"], Mapping):
+            what, expected, observed = NO_FIT, rule, ""
+        elif problem["type"] == "value_error" and isinstance(problem["input"], Mapping):
             what, expected, observed = f"the values of {key} do not go together", rule, ""
         else:
-            what, expected, observed = f"the value of {key} is wrong", rule, repr(first["input"])[:120]
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise TrisparkError(
-            error_id, what + more, where=where, expected=expected, observed=observed, remedy=f"correct {where}"
-        ) from None
+            what, expected, observed = f"the value of {key} is wrong", rule, repr(problem["input"])[:120]
+        yield TrisparkError(
+            error_id, what, where=where, expected=expected, observed=observed, remedy=f"correct {where}"
+        )
+
+
+def _with_more(problems: Sequence[TrisparkError]) -> TrisparkError:
+    first = problems[0]
+    return TrisparkError(
+        first.id,
+        f"{first.what} (and {len(problems) - 1} more)",
+        where=first.where,
+        expected=first.expected,
+        observed=first.observed,
+        remedy=first.remedy,
+    )

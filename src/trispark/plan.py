@@ -25,7 +25,6 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -121,13 +120,13 @@ def promoted_baseline(path: Path, catalog: Catalog) -> tuple[dict[str, Value], d
 
 def plan_budget(root: Path, site: Site, settings: Mapping[str, Value], catalog: Catalog) -> Judged | None:
     """The memory budget of one configuration; None where the site names no memory model."""
-    name = getattr(site, "memory_model", None)
-    if name is None:
+    if site.memory_model is None:
         return None
-    budget = import_module("trispark.budget")
-    model = budget.require_memory_model(budget.load_memory_models(root), name, f"{site.path}: site_memory_model")
-    judged: Judged = budget.judge_budget(model, settings, catalog)
-    return judged
+    # Here, because a site without a model, as the lab, is planned without it.
+    from trispark.budget import judge_budget, load_memory_models, require_memory_model
+
+    model = require_memory_model(load_memory_models(root), site.memory_model, f"{site.path}: site_memory_model")
+    return judge_budget(model, settings, catalog)
 
 
 def make_plan(
@@ -143,8 +142,8 @@ def make_plan(
     """The plan of a trial of `feature` in `stage` (`c` or `stage_c`).
 
     A sweep without `value` gives {schema_version, site, engine, stage, feature, plans: one a value}. Without a feature
-    it is the plan of a stage that has no trials. Refusals of the trial are part of the plan; what leaves nothing to plan
-    raises: TS-STAGE-UNKNOWN, TS-FEATURE-MISSING, TS-FEATURE-UNKNOWN, TS-FEATURE-VALUE, and what `Ground.load` raises.
+    it is the plan of a stage that has no trials. Refusals of the trial are part of the plan. What leaves nothing to
+    plan raises: TS-STAGE-UNKNOWN, TS-FEATURE-MISSING, TS-FEATURE-UNKNOWN, TS-FEATURE-VALUE, and as `Ground.load` does.
     """
     return plan_on(Ground.load(root, site_name), stage, feature, value, overrides, budget=budget)
 
@@ -261,7 +260,8 @@ class _Maker:
         # Exclusions are judged apart, each by itself.
         catalog = replace(ground.catalog, exclusions={})
         for name in sorted(self.overrides):
-            for error in _exclusions(ground.catalog, {name: self.overrides[name]}, f"{_OVERRIDE}{name}"):
+            probe = {name: self.overrides[name]}
+            for error in exclusion_errors(ground.catalog, probe, None, f"{_OVERRIDE}{name}"):
                 self._refuse(error)
                 if ground.catalog.allowlist.get(name) is None:
                     self.overrides.pop(name, None)
@@ -312,10 +312,11 @@ class _Maker:
         return _Arm(None, settings), _Arm(None, {**settings, **self.choice.sets})
 
     def _judge_exclusions(self, baseline: Mapping[str, Value], candidate: Mapping[str, Value] | None) -> None:
-        for error in _exclusions(self.ground.catalog, baseline, "both arms" if candidate else "the baseline"):
+        where = "both arms" if candidate else "the baseline"
+        for error in exclusion_errors(self.ground.catalog, baseline, None, where):
             self._refuse(error)
         changed = {name: found for name, found in (candidate or {}).items() if baseline.get(name) != found}
-        for error in _exclusions(self.ground.catalog, changed, "the candidate"):
+        for error in exclusion_errors(self.ground.catalog, changed, self.choice):
             self._refuse(error)
 
     def _judge_budget(self, baseline: _Arm, candidate: _Arm | None) -> dict[str, Any] | None:
@@ -338,7 +339,7 @@ class _Maker:
                     TrisparkError(
                         "TS-BUDGET-UNSAFE",
                         f"the {arm} does not fit the memory of a node",
-                        where=f"memory model {getattr(ground.site, 'memory_model', None)}",
+                        where=f"memory model {ground.site.memory_model}",
                         expected="a budget that fits, or one at the edge",
                         observed="; ".join(reasons),
                         remedy=f"try {found.better_bundle}" if found.better_bundle else "see the budget in the plan",
@@ -348,7 +349,7 @@ class _Maker:
             return None
         worst = max(judged.values(), key=lambda each: VERDICTS.index(each.verdict))
         return {
-            "model": getattr(ground.site, "memory_model", None),
+            "model": ground.site.memory_model,
             "verdict": worst.verdict,
             "better_bundle": worst.better_bundle,
             **{
@@ -444,12 +445,12 @@ class _Maker:
             )
         if not site.configured and site.name != "lab":
             notes.append("the site is not configured: planned from the files as they are")
-        if getattr(site, "boot_minutes", None) is None:
+        if site.boot_minutes is None:
             notes.append(
                 "site_boot_minutes is not set: a boot is taken to need the site's start and stop deadlines together, "
                 "its measurement not counted"
             )
-        if getattr(site, "memory_model", None) is None:
+        if site.memory_model is None:
             notes.append("the site names no memory model (site_memory_model): no memory budget was judged")
         if entry is None or choice is None:
             return notes
@@ -485,8 +486,10 @@ class _Arm:
         return cls(resolution.id, resolution.settings)
 
 
-def _exclusions(catalog: Catalog, settings: Mapping[str, Any], where: str) -> Iterator[TrisparkError]:
-    """What of `settings` is excluded, one error for each exclusion."""
+def exclusion_errors(
+    catalog: Catalog, settings: Mapping[str, Any], choice: Choice | None, where: str = "the candidate"
+) -> Iterator[TrisparkError]:
+    """What of `settings` is excluded, one error for each exclusion; `choice` is what is tried in them."""
     for identity in sorted(catalog.exclusions):
         alone = replace(catalog, exclusions={identity: catalog.exclusions[identity]})
         try:
@@ -523,8 +526,8 @@ def hours(site: Site, boots: Sequence[Mapping[str, Any]], *, restores: bool) -> 
     `site_boot_minutes` is the site's figure for a whole boot; without it the start and the stop deadline together stand
     for it, which no boot exceeds before its measurement.
     """
-    given = getattr(site, "boot_minutes", None)
-    minutes = round(float(given) if given is not None else (site.start_deadline_s + site.stop_deadline_s) / 60, 2)
+    given = site.boot_minutes
+    minutes = round((site.start_deadline_s + site.stop_deadline_s) / 60 if given is None else given, 2)
     count = len(boots) + (1 if restores else 0)
     return {"boots": count, "per_boot_min": minutes, "total": round(count * minutes / 60, 2)}
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from trispark.benchstats import summarize
 from trispark.records import RecordCache
+from trispark.verdict import INCONCLUSIVE
 
 Record = Mapping[str, Any]
 
@@ -93,13 +94,15 @@ def _trial(entry: RecordedTrial) -> Report:
     outcome = record["outcome"]
     feature, value = record["requested"]["feature"], record["requested"].get("value")
     label = feature if value is None else f"{feature}={value}"
+    failed = [boot for boot in boots if boot["outcome"]["state"] != "valid"]
     lines = [f"{label}: {outcome['verdict']}: {outcome['reason']}"]
+    if outcome["verdict"] == INCONCLUSIVE:
+        lines[0] += f"; do: {_undecided(record, boots, failed)}"
     for name, ratio in outcome["differences"].items():
         shown = f"{ratio['ratio']:.3f}" if ratio["ratio"] is not None else "no ratio"
         lines.append(f"{name}: baseline {ratio['baseline']:.4g}, candidate {ratio['candidate']:.4g}, ratio {shown}")
     restored = outcome["restored"]
     lines.append(f"the baseline {restored} serves again" if restored else "the baseline is NOT restored")
-    failed = [boot for boot in boots if boot["outcome"]["state"] != "valid"]
     published = {
         "feature": feature,
         "value": value,
@@ -115,6 +118,18 @@ def _trial(entry: RecordedTrial) -> Report:
             "; "
         )
     return Report(lines, published, failure)
+
+
+def _undecided(record: Record, boots: Sequence[Record], failed: Sequence[Record]) -> str:
+    """What to do after a trial that decided nothing."""
+    requested, site = record["requested"], record["site"]
+    value = f" -e value={requested['value']}" if requested.get("value") else ""
+    again = f"./trispark play stage_{requested['stage']} --site {site} -e feature={requested['feature']}{value}"
+    if failed:
+        return f"read the kept logs of {failed[0]['boot_id']}, then try again: {again}"
+    ids = [str(boot["boot_id"]) for boot in boots[:2]]
+    look = f"; ./trispark records diff {' '.join(ids)} --site {site} shows what both ran" if len(ids) == 2 else ""
+    return f"keep the baseline, or add boots with another trial: {again}{look}"
 
 
 def rollback(record: Record, path: str) -> Report:

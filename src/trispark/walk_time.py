@@ -29,7 +29,7 @@ def boot_times(site: Site, records: Sequence[Mapping[str, Any]]) -> BootTimes:
 
     A boot without measurement is taken to need no longer than a measured one where none was seen.
     """
-    declared = getattr(site, "boot_minutes", None)
+    declared = site.boot_minutes
     otherwise = declared * 60 if declared is not None else site.start_deadline_s + site.stop_deadline_s
     measured = _longest(records, measured=True)
     plain = _longest(records, measured=False)

@@ -112,6 +112,7 @@ HELP = {
     "wait": "wait until the engine is ready or has ended",
     "observe": "what runs in the engine's container",
     "request": "one HTTP request to the engine",
+    "request-batch": "HTTP requests to the engine, all at once",
     "oneshot": "run the load client once",
     "good-mark": "mark a generation as good",
     "baseline-show": "the promoted baseline, nothing while the shipped one holds",
@@ -141,6 +142,9 @@ VERBS: dict[str, Verb] = {
     "wait": _asking(watching.WaitRequest.parse, watching.wait),
     "observe": _asking(logs.LogRequest.parse, observe.observe),
     "request": _asking(http_request.HttpRequest.parse, lambda node, request: http_request.perform(node.http, request)),
+    "request-batch": _asking(
+        http_request.BatchRequest.parse, lambda node, batch: http_request.perform_batch(node.http, batch)
+    ),
     "oneshot": _with_mode(oneshot.OneshotRequest.parse, oneshot.oneshot),
     "good-mark": _changing("good-mark", good.GoodMark.parse, good.plan_mark),
     "baseline-show": _reading(baseline.show),

@@ -61,6 +61,21 @@ class Layout:
         return self.boots / boot_id / "redact.json"
 
     @property
+    def engine_states(self) -> Path:
+        return self.root / "engine-state"
+
+    def engine_state(self, generation: str) -> Path:
+        return self.engine_states / generation
+
+    @property
+    def engine_caches(self) -> Path:
+        return self.root / "engine-cache"
+
+    def engine_cache(self, image: str) -> Path:
+        """`image`: the first 16 hexadecimal digits of its digest."""
+        return self.engine_caches / image
+
+    @property
     def run(self) -> Path:
         """One-shot runs and tracebacks; nothing in it is state."""
         return self.root / "run"

@@ -67,6 +67,7 @@ def test_spec_has_the_contract_s_shape(baseline: Resolution) -> None:
         },
         {"source": "/srv/engram", "target": "/engram", "read_only": True},
         {"source": "{generation}/adapters", "target": "/opt/trispark/adapters", "read_only": True},
+        {"source": "{engine_state}/state", "target": "/state", "read_only": False},
     ]
     assert spec["container"]["stop_timeout_s"] == 15
 

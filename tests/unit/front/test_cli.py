@@ -161,9 +161,10 @@ def run_cli(
     monkeypatch.setattr(app_module, "REPO", checkout)
     monkeypatch.delenv("TRISPARK_SITE", raising=False)
 
-    def run(*arguments: str, playbooks: FakePlaybooks | None = None) -> tuple[int, list[str], str]:
+    def run(*arguments: str, playbooks: FakePlaybooks | None = None, lab: str = "up") -> tuple[int, list[str], str]:
         fake = playbooks or FakePlaybooks({})
         monkeypatch.setattr(app_module, "prepare_machine", lambda repo, say: say("prepared"))
+        monkeypatch.setattr(app_module, "lab_state", lambda repo: {"docker": True, "state": lab, "nodes": {}})
         monkeypatch.setattr(app_module, "Player", lambda repo, site, terminal: Player(repo, site, terminal, run=fake))
         monkeypatch.setattr(sys, "argv", ["trispark", *arguments])
         status = cli.main()

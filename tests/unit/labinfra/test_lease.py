@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,10 +89,8 @@ def test_this_process_is_found_with_its_start_and_parent() -> None:
 
 @pytest.mark.parametrize("plan", [up_plan, down_plan])
 def test_both_plans_are_refused_before_anything_is_read(tmp_path: Path, plan: Callable[..., object]) -> None:
-    holder = owner_of(os.getppid())
-    assert holder is not None
-    take_lease(tmp_path / ".trispark" / "lab" / "lease.json", holder.pid)
-    if owner_of(os.getpid()) == holder:
-        pytest.fail("the tests run below an ansible-playbook: the holder must be another process")
-    with pytest.raises(TrisparkError, match="TS-LAB-BUSY"):
-        plan(tmp_path, object())
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as holder:
+        take_lease(tmp_path / ".trispark" / "lab" / "lease.json", holder.pid)
+        with pytest.raises(TrisparkError, match="TS-LAB-BUSY"):
+            plan(tmp_path, object())
+        holder.communicate(b"\n")

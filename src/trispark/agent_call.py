@@ -1,0 +1,85 @@
+"""One call of a node's agent over Ansible's own connection, for the action plugins.
+
+The agent is on the node already, so nothing is sent but the request: a module of Ansible would bring its own program
+and import it there again for each call.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from trispark.errors import ID_PATTERN, TrisparkError
+
+PROTOCOL: Final = 1
+AGENT: Final = "/var/lib/trispark/bin/trispark-node"
+_SHELL_NOT_FOUND: Final = (126, 127)
+
+
+class Action(Protocol):
+    """What an action plugin offers."""
+
+    def _low_level_execute_command(self, cmd: str, sudoable: bool = ..., in_data: bytes | None = ...) -> dict[str, Any]:
+        """Runs a command on the node; rc, stdout, stderr. Raises AnsibleConnectionFailure."""
+
+
+def call_agent(
+    action: Action, verb: str, request: Mapping[str, Any], *, agent: str = AGENT, check: bool = False
+) -> dict[str, Any]:
+    """The task's result: `answer` and `changed` (and the agent's `diff`), or `failed` with msg, check_id and error.
+
+    A node that cannot be reached raises Ansible's own error, which marks the host unreachable.
+    """
+    body = {**request, "protocol": PROTOCOL, **({"check": True} if check else {})}
+    command = f"{shlex.quote(agent)} {shlex.quote(verb)}"
+    done = action._low_level_execute_command(command, sudoable=True, in_data=json.dumps(body).encode())
+    return result_of(verb, agent, int(done["rc"]), str(done["stdout"]), str(done["stderr"]))
+
+
+def result_of(verb: str, agent: str, rc: int, stdout: str, stderr: str) -> dict[str, Any]:
+    """The task's result from what the agent (or the shell in its place) said."""
+    try:
+        answer = json.loads(stdout.strip().splitlines()[-1])
+        if not isinstance(answer, dict):
+            raise ValueError("no object")
+    except (ValueError, IndexError):
+        return _failed(_no_answer(verb, agent, rc, stderr).as_dict())
+    if rc != 0 or not answer.get("ok", False):
+        error = answer.get("error")
+        unknown = {"id": "TS-AGENT-FAILED", "what": f"{verb} failed", "observed": f"exit {rc}"}
+        return {**_failed(error if isinstance(error, Mapping) else unknown), "answer": answer}
+    result: dict[str, Any] = {"changed": bool(answer.get("changed", False)), "answer": answer}
+    if answer.get("diff"):
+        result["diff"] = answer["diff"]
+    return result
+
+
+def _no_answer(verb: str, agent: str, rc: int, stderr: str) -> TrisparkError:
+    last = (stderr.strip().splitlines() or ["nothing"])[-1]
+    if rc in _SHELL_NOT_FOUND:
+        return TrisparkError(
+            "TS-AGENT-MISSING",
+            "the node agent cannot be run",
+            where=agent,
+            expected="an executable file",
+            observed=last,
+            remedy="run the site's set-up again, it installs the agent (lab: ./trispark lab up)",
+        )
+    return TrisparkError(
+        "TS-AGENT-SILENT",
+        f"the node agent gave no JSON answer to {verb}",
+        where=agent,
+        expected="one JSON object",
+        observed=f"exit {rc}, {last}",
+        remedy="run the site's set-up again, it installs the agent (lab: ./trispark lab up)",
+    )
+
+
+def _failed(error: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {name: str(error.get(name, "")) for name in ("id", "what", "where", "expected", "observed", "remedy")}
+    if ID_PATTERN.fullmatch(fields["id"]) is None:
+        fields["id"] = "TS-AGENT-FAILED"
+    line = str(TrisparkError(**fields))
+    return {"failed": True, "changed": False, "msg": line, "check_id": fields["id"], "error": fields}
