@@ -70,8 +70,10 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trispark_failure import fail
 
 from trispark import reporting
+from trispark.catalog import load_catalog
 from trispark.errors import TrisparkError
 from trispark.records import RecordCache
+from trispark.stages import exit_of
 
 
 def main() -> None:
@@ -100,7 +102,11 @@ def make(given: dict[str, Any], cache: RecordCache, root: Path) -> reporting.Rep
         return reporting.status(given["statuses"])
     record = cache.show(given["boot_id"])
     path = reporting.record_path(cache, record, root)
-    return reporting.stage_a(record, path) if given["kind"] == "stage_a" else reporting.rollback(record, path)
+    if given["kind"] == "rollback":
+        return reporting.rollback(record, path)
+    report = reporting.stage_a(record, path)
+    judged = exit_of(load_catalog(root), "a", record["resolved"]["generation"], cache.list())
+    return reporting.Report([*report.lines, *(each.line() for each in judged)], report.published)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ walk:
   type: dict
   returned: success
 lines:
-  description: What each trial changes, for people.
+  description: What each trial changes, and the stage's entry criteria, for people.
   type: list
   elements: str
   returned: success
@@ -88,6 +88,8 @@ from ansible.module_utils.trispark_failure import fail
 from trispark.boot_plan import Moment
 from trispark.errors import TrisparkError
 from trispark.plan import Ground
+from trispark.records import RecordCache
+from trispark.stages import entry
 from trispark.walk_plan import kept_walk, plan_walk, require_feature, require_plans, was_begun
 
 
@@ -122,12 +124,14 @@ def main() -> None:
         name = resumed or given["trial"] or Moment.current().trial_id
         walk = plan_walk(ground, name, given["stage"], feature, value)
         require_plans(walk, given["plan"])
+        records = RecordCache(root / ".trispark" / given["site"] / "records").list()
+        criteria = entry(ground.catalog, walk.stage, walk.site_baseline, records)
     except TrisparkError as error:
         fail(module, error.as_dict())
     module.exit_json(
         changed=False,
         walk={"id": name, "feature": feature, "value": value, "resumed": bool(resumed)},
-        lines=walk.lines(),
+        lines=[*walk.lines(), *(judged.line() for judged in criteria)],
     )
 
 

@@ -167,6 +167,18 @@ class Feature(Strict):
         return self.unavailable_reason if not self.available else self.unavailable_on.get(engine)
 
 
+class Criterion(Strict):
+    """Something that should be so before a stage begins, or when it has ended; judged by the site's records.
+
+    baseline_measured: the newest measured boot of the site's baseline is valid, packed on every rank; verdicts: each of
+    `features` (none named: each of the stage that can be tried) has a trial's record. `says` is for people.
+    """
+
+    id: Literal["baseline_measured", "verdicts"]
+    says: str
+    features: tuple[str, ...] = ()
+
+
 class Stage(Strict):
     """One row of the review's experiment order."""
 
@@ -174,6 +186,8 @@ class Stage(Strict):
     asks: str
     evidence: str
     trial: bool
+    entry: tuple[Criterion, ...] = ()
+    exit: tuple[Criterion, ...] = ()
 
 
 class Evidence(Strict):
@@ -687,6 +701,10 @@ def _check_references(catalog: Catalog) -> None:
     missing = [stage for stage in STAGES if stage not in catalog.stages]
     if missing:
         raise _reference(f"{DIRECTORY}/stages.yml", f"the stage {missing[0]} is missing", missing[0])
+    for letter, row in catalog.stages.items():
+        for name in (name for criterion in (*row.entry, *row.exit) for name in criterion.features):
+            if name not in catalog.features:
+                raise _reference(f"{DIRECTORY}/stages.yml {letter}", f"it names {name}, which is no feature", name)
     for name, feature in catalog.features.items():
         where = f"{DIRECTORY}/features.yml {name}"
         for other in (*feature.requires, *feature.excludes, *feature.couples, *feature.members, *feature.only_in):

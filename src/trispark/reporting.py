@@ -113,6 +113,8 @@ def _trial(entry: RecordedTrial) -> Report:
         "record": entry.path,
     }
     failure = f"TS-TRIAL-BOOT: {failed[0]['boot_id']}: {failed[0]['outcome']['reason']}" if failed else ""
+    if str(outcome["reason"]).startswith("TS-TRIAL-"):
+        failure = str(outcome["reason"])  # the boots cannot be compared
     if restored is None:
         failure = f"TS-TRIAL-RESTORE: the baseline does not serve again; do: playbooks/rollback.yml; {failure}".rstrip(
             "; "

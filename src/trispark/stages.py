@@ -16,7 +16,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Judged:
-    """One criterion. `observed` says what the records have; `met` None where nothing is to be had."""
+    """One criterion. `when`: entry or exit; `observed` is what the records have."""
 
     when: str
     says: str
@@ -29,7 +29,7 @@ class Judged:
 
 
 def entry(catalog: Catalog, stage: str, baseline: str, records: Sequence[Record]) -> list[Judged]:
-    """What should be so before the stage begins. `baseline`: generation of the site's baseline; `records`: oldest first."""
+    """What should be so before the stage begins. `baseline`: the site's, by generation; `records`: oldest first."""
     letter = catalog.stage_letter(stage)
     return [_judge("entry", each, catalog, letter, baseline, records) for each in catalog.stages[letter].entry]
 

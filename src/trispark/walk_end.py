@@ -12,6 +12,7 @@ from trispark.catalog import load_catalog
 from trispark.record_chain import Head, behind, leading_head
 from trispark.records import RecordCache
 from trispark.reporting import RecordedTrial, Report, record_path, trials
+from trispark.stages import exit_of
 from trispark.trial_outcome import record_trial, trials_to_record
 from trispark.walk_journal import Journal
 from trispark.walk_plan import kept_walk, walks_directory
@@ -47,7 +48,7 @@ def conclude(
     moment = now or datetime.now(UTC)
     time = f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
     known = {str(record["id"]): record for record in cache.list() if record["kind"] == "trial"}
-    allowlist = load_catalog(root).allowlist
+    catalog = load_catalog(root)
     found: list[RecordedTrial] = []
     added = 0
     for boots in trials_to_record(plan, history, cache.list(), stopped):
@@ -55,7 +56,7 @@ def conclude(
         if record is None:
             record = record_trial(
                 root,
-                allowlist,
+                catalog.allowlist,
                 plan,
                 boots,
                 cache,
@@ -79,4 +80,6 @@ def conclude(
             restored=restored is not None,
             reason=stopped,
         )
-    return WalkConclusion(behind(heads, cache), trials(found, stopped), added)
+    report = trials(found, stopped)
+    report.lines.extend(each.line() for each in exit_of(catalog, plan.stage, plan.site_baseline, cache.list()))
+    return WalkConclusion(behind(heads, cache), report, added)

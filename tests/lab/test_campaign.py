@@ -49,7 +49,7 @@ def test_a_killed_campaign_goes_on_at_the_exact_boot(serving: Any, campaign: Pat
         command, cwd=serving.root, env=serving.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        until = time.monotonic() + 240
+        until = time.monotonic() + 240 * serving.patience
         # Of the first trial both boots are recorded, and the next one is under way.
         while len(records_of(serving)) < len(before) + 2:
             assert time.monotonic() < until
