@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
     "trispark", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=False
 )
 settings.load_profile("trispark")
+
+# Before anything imports NumPy: several ranks share few cores, and products that spread over all of them wait for each
+# other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -51,6 +51,10 @@ options:
     description: The generation that the trial's plan names for this boot; another one is refused. Empty for any.
     type: str
     default: ""
+  check:
+    description: Plan the candidate that compares results, for features that have such a boot.
+    type: bool
+    default: false
   measure:
     description: Whether the boot is measured.
     type: bool
@@ -128,6 +132,7 @@ def main() -> None:
             "trial": {"type": "str", "default": ""},
             "slot": {"type": "int", "default": -1},
             "planned": {"type": "str", "default": ""},
+            "check": {"type": "bool", "default": False},
             "measure": {"type": "bool", "default": False},
             "statuses": {"type": "dict", "default": {}},
             "stored": {"type": "dict", "default": {}},
@@ -156,6 +161,7 @@ def main() -> None:
                 trial=given["trial"],
                 slot=given["slot"] if given["slot"] >= 0 else None,
                 planned=given["planned"],
+                check=given["check"],
                 measure=given["measure"],
                 statuses=given["statuses"],
                 misplaced=dict.fromkeys(given["variables"], "-e or a variable of the inventory"),

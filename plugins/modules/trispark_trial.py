@@ -91,6 +91,7 @@ from trispark.plan import Ground
 from trispark.records import RecordCache
 from trispark.stages import entry
 from trispark.walk_plan import kept_walk, plan_walk, require_feature, require_plans, was_begun
+from trispark.walk_run import require_need
 
 
 def main() -> None:
@@ -125,6 +126,8 @@ def main() -> None:
         walk = plan_walk(ground, name, given["stage"], feature, value)
         require_plans(walk, given["plan"])
         records = RecordCache(root / ".trispark" / given["site"] / "records").list()
+        if not resumed:
+            require_need(ground.catalog, walk, records)
         criteria = entry(ground.catalog, walk.stage, walk.site_baseline, records)
     except TrisparkError as error:
         fail(module, error.as_dict())

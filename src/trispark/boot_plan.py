@@ -70,6 +70,7 @@ class _Arms:
     base: tuple[str, ...]
     baseline: Resolution
     candidate: Resolution
+    check: Resolution | None = None
 
 
 @dataclass(frozen=True)
@@ -124,12 +125,14 @@ def plan_arm(
     moment: Moment,
     slot: int | None = None,
     planned: str = "",
+    check: bool = False,
 ) -> dict[str, Any]:
     """The plan of a baseline or a candidate boot.
 
     The baseline is the site's own, as its nodes hold it; offline (a plan to validate) as the controller last saw it.
     In a trial it is that of the feature: it holds what the feature requires. `value` is that of a sweep, `slot` the
-    boot's place in its trial, `planned` the generation that the trial's plan names for it.
+    boot's place in its trial, `planned` the generation that the trial's plan names for it; with `check` a
+    candidate compares results, as features want it that have such a boot.
 
     `stage` may be empty for a plain boot, `trial` outside a trial (a plan to validate opens one, its id is in
     `requested`); `misplaced` are variables given by `-e` or the inventory whose names look like catalog keys;
@@ -151,6 +154,8 @@ def plan_arm(
     promoted = cached(project.root, project.site.name) if purpose == "validate" else on_nodes(statuses)
     arms = _arms(project, selected, value, settings_of(promoted, project.catalog))
     resolution = arms.candidate if arm == "candidate" else arms.baseline
+    if check and arms.check is not None:
+        resolution = arms.check
     if planned and resolution.id != planned:
         raise TrisparkError(
             "TS-PLAN-CHANGED",
@@ -188,7 +193,7 @@ def _arms(project: Project, feature: str | None, value: str, promoted: Mapping[s
         baseline = resolve(site, catalog, None, None, root, promoted=promoted)
         return _Arms((), baseline, baseline)
     arms = resolve_arms(site, catalog, feature, None, root, value=value or None, promoted=promoted)
-    return _Arms(arms.base, arms.baseline, arms.candidate)
+    return _Arms(arms.base, arms.baseline, arms.candidate, arms.check)
 
 
 def _selected(project: Project, stage: str, feature: str) -> str | None:

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
-from trispark.catalog import DIRECTORY, Id, Raw
+from trispark.catalog_model import DIRECTORY, Id, Raw
 from trispark.errors import TrisparkError
 from trispark.plainyaml import Strict, check_model, read_yaml
 

@@ -10,10 +10,10 @@ A plan is a JSON object without time and randomness, so the same tree gives the 
     baseline, candidate     {generation, settings, withheld}; generation is None where the arm cannot be resolved,
                 candidate is None where nothing is tried; withheld are names whose values may not be shown
     difference  {NAME: [baseline, candidate]}
-    boots       [{slot, arm, counted, why}] in their order
+    boots       [{slot, arm, counted, check, generation, why}] in their order; check: a candidate that compares results
     cells       [{cell, concurrency, workload, prompts, repetitions, max_tokens, metrics}]: what a counted boot measures
     hours       {boots, per_boot_min, total}; the boot that restores the baseline is among the boots
-    evidence    {arm: {must, must_not: {rank: [evidence id]}}}
+    evidence    {arm: {must, must_not: {rank: [evidence id]}}}; besides the arms `check` where such a boot is planned
     budget      {model, verdict, better_bundle, baseline, candidate}, None where the site names no memory model
     refusals    [{id, what, where, expected, observed, remedy}]; with one of them the trial does not start
     notes       what a reader should know besides
@@ -23,8 +23,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -163,10 +165,11 @@ def plan_on(
     if not feature:
         catalog.select(letter, None)
         return _Maker(ground, letter, None, dict(overrides or {}), budget).plan()
+    held = {**catalog.baseline, **ground.promoted}
     if catalog.require_feature(feature).sweep is None or value:
-        choices: tuple[Choice, ...] = (catalog.choose(feature, value),)
+        choices: tuple[Choice, ...] = (_given(catalog.choose, held=held)(feature, value),)
     else:
-        choices = catalog.choices(feature)
+        choices = _given(catalog.choices, held=held)(feature)
     plans = [_Maker(ground, letter, choice, dict(overrides or {}), budget).plan() for choice in choices]
     if len(plans) == 1 and (value or plans[0]["value"] is None):
         return plans[0]
@@ -184,6 +187,12 @@ def plan_id(plan: Mapping[str, Any]) -> str:
     return "p" + canonical_sha256({key: part for key, part in plan.items() if key != "id"})[:16]
 
 
+def _given(method: Callable[..., Any], **more: Any) -> Callable[..., Any]:
+    """`method` with those of the named arguments that it takes."""
+    taken = signature(method).parameters
+    return partial(method, **{name: value for name, value in more.items() if name in taken})
+
+
 class _Maker:
     """Makes one plan; `refusals` are collected on the way, so that none hides another or the rest of the plan."""
 
@@ -197,7 +206,9 @@ class _Maker:
         self.overrides = overrides
         self.budget = budget
         self.refusals: list[TrisparkError] = []
+        self.remarks: list[str] = []
         self.base: tuple[str, ...] = ()
+        self.check: _Arm | None = None
 
     def plan(self) -> dict[str, Any]:
         ground, choice, site = self.ground, self.choice, self.ground.site
@@ -206,7 +217,7 @@ class _Maker:
         self._judge_exclusions(baseline.settings, None if candidate is None else candidate.settings)
         cells = self._cells()
         budget = self._judge_budget(baseline, candidate)
-        boots = trial_boots(self.entry, baseline.settings, None if candidate is None else candidate.settings)
+        boots = self._boots(baseline, candidate)
         plan: dict[str, Any] = {
             "schema_version": PLAN_VERSION,
             "site": site.name,
@@ -230,7 +241,7 @@ class _Maker:
             "hours": hours(site, boots, restores=candidate is not None and bool(boots)),
             "evidence": {
                 arm: self._evidence(side.settings)
-                for arm, side in (("baseline", baseline), ("candidate", candidate))
+                for arm, side in (("baseline", baseline), ("candidate", candidate), ("check", self.check))
                 if side is not None
             },
             "budget": budget,
@@ -259,12 +270,11 @@ class _Maker:
         choice, ground = self.choice, self.ground
         # Exclusions are judged apart, each by itself.
         catalog = replace(ground.catalog, exclusions={})
-        for name in sorted(self.overrides):
+        for name in sorted(name for name in self.overrides if ground.catalog.allowlist.get(name) is None):
             probe = {name: self.overrides[name]}
-            for error in exclusion_errors(ground.catalog, probe, None, f"{_OVERRIDE}{name}"):
+            for error in judge_excluded(ground.catalog, probe, None, where=f"{_OVERRIDE}{name}")[0]:
                 self._refuse(error)
-                if ground.catalog.allowlist.get(name) is None:
-                    self.overrides.pop(name, None)
+                self.overrides.pop(name, None)
         sets = {} if choice is None else choice.sets
         while True:
             try:
@@ -290,6 +300,8 @@ class _Maker:
                     continue
                 return self._settings_alone()
             self.base = arms.base
+            check = getattr(arms, "check", None)
+            self.check = None if check is None else _Arm.of(check)
             for problem in arm_problems(ground.site, ground.catalog, arms):
                 self._refuse(problem)
             return _Arm.of(arms.baseline), _Arm.of(arms.candidate)
@@ -312,12 +324,26 @@ class _Maker:
         return _Arm(None, settings), _Arm(None, {**settings, **self.choice.sets})
 
     def _judge_exclusions(self, baseline: Mapping[str, Value], candidate: Mapping[str, Value] | None) -> None:
-        where = "both arms" if candidate else "the baseline"
-        for error in exclusion_errors(self.ground.catalog, baseline, None, where):
+        """What both arms hold is said once."""
+        catalog, promoted = self.ground.catalog, self.ground.promoted
+        where = "the baseline" if candidate is None else "both arms"
+        shared, notes = judge_excluded(catalog, baseline, None, promoted, where)
+        own: list[TrisparkError] = []
+        if candidate is not None:
+            own, more = judge_excluded(catalog, candidate, self.choice, promoted)
+            notes += [note for note in more if note not in notes]
+        known = {(error.id, error.what) for error in shared}
+        for error in [*shared, *(error for error in own if (error.id, error.what) not in known)]:
             self._refuse(error)
-        changed = {name: found for name, found in (candidate or {}).items() if baseline.get(name) != found}
-        for error in exclusion_errors(self.ground.catalog, changed, self.choice):
-            self._refuse(error)
+        self.remarks += notes
+
+    def _boots(self, baseline: _Arm, candidate: _Arm | None) -> list[dict[str, Any]]:
+        boots = trial_boots(self.entry, baseline.settings, None if candidate is None else candidate.settings)
+        sides = {"baseline": baseline, "candidate": candidate}
+        for boot in boots:
+            side = self.check if boot["check"] else sides[boot["arm"]]
+            boot["generation"] = None if side is None else side.generation
+        return boots
 
     def _judge_budget(self, baseline: _Arm, candidate: _Arm | None) -> dict[str, Any] | None:
         ground = self.ground
@@ -420,7 +446,7 @@ class _Maker:
 
     def _evidence(self, settings: Mapping[str, Value]) -> dict[str, dict[str, list[str]]]:
         ranks = [node.rank for node in self.ground.site.nodes]
-        rules = self.ground.catalog.evidence_rules(settings, len(ranks))
+        rules = _given(self.ground.catalog.evidence_rules, engine=self.ground.site.engine)(settings, len(ranks))
         return {
             kind: {
                 str(rank): sorted({rule.id for rule in rules if rule.must_appear is must and rank in rule.ranks})
@@ -438,7 +464,7 @@ class _Maker:
 
     def _notes(self, cells: Sequence[Mapping[str, Any]]) -> list[str]:
         site, entry, choice = self.ground.site, self.entry, self.choice
-        notes: list[str] = []
+        notes = list(self.remarks)
         if self.ground.image == NOT_BUILT:
             notes.append(
                 "image: not built yet: generations are those of a placeholder, another plan follows when it is there"
@@ -486,16 +512,32 @@ class _Arm:
         return cls(resolution.id, resolution.settings)
 
 
-def exclusion_errors(
-    catalog: Catalog, settings: Mapping[str, Any], choice: Choice | None, where: str = "the candidate"
-) -> Iterator[TrisparkError]:
-    """What of `settings` is excluded, one error for each exclusion; `choice` is what is tried in them."""
+def judge_excluded(
+    catalog: Catalog,
+    settings: Mapping[str, Any],
+    choice: Choice | None,
+    promoted: Collection[str] = (),
+    where: str = "the candidate",
+) -> tuple[list[TrisparkError], list[str]]:
+    """(one refusal for each exclusion that stops a plan, one note for each that does not) of a configuration.
+
+    `choice` is what is tried in it, None for a baseline; `promoted` are names that the site's own baseline holds.
+    """
+    judge = getattr(catalog, "judge_exclusions", None)
+    if judge is not None:
+        sets, feature = ({}, None) if choice is None else (choice.sets, choice.feature)
+        found = judge(settings, sets, feature=feature, promoted=promoted)
+        return [each.error(where) for each in found if each.refused], [
+            each.note() for each in found if not each.refused
+        ]
+    errors = []
     for identity in sorted(catalog.exclusions):
         alone = replace(catalog, exclusions={identity: catalog.exclusions[identity]})
         try:
             alone.refuse_excluded(settings, where)
         except TrisparkError as error:
-            yield error
+            errors.append(error)
+    return errors, []
 
 
 def trial_boots(
@@ -503,21 +545,29 @@ def trial_boots(
 ) -> list[dict[str, Any]]:
     """The boots of a trial in their order.
 
-    Boots that tune go first, so that the counted ones of both arms lie next to each other in time.
+    A candidate that compares results goes first, for nothing else is worth its time before that. Boots that tune
+    follow, so that the counted ones of both arms lie next to each other in time.
     """
-    if candidate is None:
-        if entry is not None and entry.kind is not Kind.BASELINE:
-            return []
-        return [{"slot": 0, "arm": "baseline", "counted": True, "why": "measures the baseline"}]
+
+    def boot(arm: str, why: str, *, counted: bool = False, check: bool = False) -> dict[str, Any]:
+        return {"arm": arm, "counted": counted, "check": check, "why": why}
+
     boots: list[dict[str, Any]] = []
-    for arm, settings in (("baseline", baseline), ("candidate", candidate)):
-        if settings.get(AUTOTUNE_KEEP) == 1:
-            boots.append({"arm": arm, "counted": False, "why": "tunes kernels, which the next boot reuses"})
-        elif arm == "candidate" and entry is not None and entry.retunes:
-            boots.append({"arm": arm, "counted": False, "why": "the change makes kernels tune anew"})
-    boots.append({"arm": "baseline", "counted": True, "why": "measures the baseline"})
-    boots.append({"arm": "candidate", "counted": True, "why": "measures the candidate"})
-    return [{"slot": slot, **boot} for slot, boot in enumerate(boots)]
+    if candidate is None and entry is not None and entry.kind is not Kind.BASELINE:
+        return boots
+    comparing = getattr(entry, "check_boot", None)
+    if candidate is not None and comparing is not None:
+        boots.append(boot("candidate", comparing.why, check=True))
+    if candidate is not None:
+        for arm, settings in (("baseline", baseline), ("candidate", candidate)):
+            if settings.get(AUTOTUNE_KEEP) == 1:
+                boots.append(boot(arm, "tunes kernels, which the next boot reuses"))
+            elif arm == "candidate" and entry is not None and entry.retunes:
+                boots.append(boot(arm, "the change makes kernels tune anew"))
+    boots.append(boot("baseline", "measures the baseline", counted=True))
+    if candidate is not None:
+        boots.append(boot("candidate", "measures the candidate", counted=True))
+    return [{"slot": slot, **each} for slot, each in enumerate(boots)]
 
 
 def hours(site: Site, boots: Sequence[Mapping[str, Any]], *, restores: bool) -> dict[str, Any]:

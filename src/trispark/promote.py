@@ -19,6 +19,7 @@ from trispark.errors import TrisparkError
 from trispark.records import RecordCache, record_hash
 from trispark.resolve import resolve, resolve_arms
 from trispark.site import Site
+from trispark.staleness import stale_reason
 from trispark_node.plain_json import parse_json
 
 SCHEMA_VERSION: Final = 1
@@ -148,14 +149,14 @@ class Promotion:
     """What is to be written on each node; None for the shipped baseline.
 
     `replaces`: {node: what it must hold now}, for the agent to compare, None where that does not matter; `changed` is
-    empty when all nodes hold it already; `stale`: ids of earlier trial records of sweeps whose verdict does not hold
-    for the new balance of costs.
+    empty when all nodes hold it already; `stale`: {earlier trial of a sweep: why its verdict has to be
+    looked at again}.
     """
 
     baseline: Promoted | None
     replaces: dict[str, str | None]
     changed: dict[str, tuple[Value | None, Value]]
-    stale: tuple[str, ...]
+    stale: dict[str, str]
 
     def lines(self) -> list[str]:
         """For a person."""
@@ -169,7 +170,7 @@ class Promotion:
         ]
         found = [f"{self.baseline.record} becomes the baseline: {', '.join(parts)}; site.yml boots it"]
         if self.stale:
-            found.append(f"this shifts the balance of costs, verdicts to be repeated: {', '.join(self.stale)}")
+            found += [f"to be repeated, {record}: {reason}" for record, reason in self.stale.items()]
         return found
 
     def requests(self) -> dict[str, dict[str, Any]]:
@@ -187,7 +188,7 @@ class Promotion:
                 "record": None if self.baseline is None else self.baseline.record,
                 "settings": {} if self.baseline is None else dict(self.baseline.settings),
                 "changed": {name: list(pair) for name, pair in self.changed.items()},
-                "stale": list(self.stale),
+                "stale": dict(self.stale),
             }
         }
 
@@ -213,7 +214,7 @@ def plan_revert(statuses: Answers, record: str = "") -> Promotion:
     """Back to the shipped baseline, whatever the nodes hold. Raises TS-PROMOTE-RECORD when a record is given, too."""
     if record:
         raise _refused("TS-PROMOTE-RECORD", "revert takes no record", "promote.yml", "revert or record", "both")
-    return Promotion(None, dict.fromkeys(sorted(statuses)), {}, ())
+    return Promotion(None, dict.fromkeys(sorted(statuses)), {}, {})
 
 
 def plan_promotion(
@@ -245,7 +246,7 @@ def plan_promotion(
     replaces: dict[str, str | None] = {node: name_of(value) for node, value in held.items()}
     others = {node: statuses[node] for node, value in held.items() if name_of(value) != record["id"]}
     if not others:
-        return Promotion(next(iter(held.values()), None), replaces, {}, ())
+        return Promotion(next(iter(held.values()), None), replaces, {}, {})
     before = on_nodes(others)
     settings = settings_of(before, catalog)
     current = resolve(site, catalog, None, None, root, promoted=settings)
@@ -275,22 +276,24 @@ def plan_promotion(
         baseline=Promoted({**settings, **sets}, str(record["id"]), record_hash(record), time),
         replaces=replaces,
         changed={name: (current.settings.get(name), new) for name, new in sorted(sets.items())},
-        stale=_stale(feature, record, records, catalog),
+        stale=_stale(arms.candidate.settings, records, catalog),
     )
 
 
-def _stale(
-    feature: str, record: Mapping[str, Any], records: Sequence[Mapping[str, Any]], catalog: Catalog
-) -> tuple[str, ...]:
-    """Earlier verdicts of sweeps, when the feature shifts what a step costs."""
-    if not catalog.features[feature].shifts_cost_balance:
-        return ()
+def _stale(now: Mapping[str, Value], records: Sequence[Mapping[str, Any]], catalog: Catalog) -> dict[str, str]:
+    """{trial of a sweep: why its verdict has to be looked at again} once the baseline has the settings `now`."""
+    boots = {record["id"]: record for record in records if record["kind"] == "boot"}
     sweeps = {name for name, entry in catalog.features.items() if entry.kind is Kind.SWEEP}
-    return tuple(
-        str(each["id"])
-        for each in records
-        if each["kind"] == "trial" and each["requested"]["feature"] in sweeps and each["id"] != record["id"]
-    )
+    found: dict[str, str] = {}
+    for record in records:
+        if record["kind"] != "trial" or record["requested"]["feature"] not in sweeps:
+            continue
+        compared = [boots.get(boot["boot_id"]) for boot in record["boots"] if boot["arm"] == "baseline"]
+        for boot in compared[:1]:
+            reason = None if boot is None else stale_reason(boot["resolved"]["settings"], now, catalog)
+            if reason is not None:
+                found[str(record["id"])] = reason
+    return found
 
 
 def _refused(error_id: str, what: str, where: str, expected: str, observed: str, remedy: str = "") -> TrisparkError:

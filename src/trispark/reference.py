@@ -34,6 +34,7 @@ Written from the sources by `python -m trispark.reference --write`; a test compa
 
 AREAS: Final = {
     "ADAPTER": "Python that is mounted into the engine",
+    "ADOPT": "taking over an engine that was started by hand",
     "AGENT": "the node agent and its requests",
     "BASELINE": "the site's promoted baseline",
     "BENCH": "the load client",
@@ -67,6 +68,7 @@ AREAS: Final = {
     "RESOLVED": "a stored configuration",
     "ROLLBACK": "the way back",
     "SETUP": ".venv",
+    "SHARE": "how the workers see the checkpoint",
     "SITE": "inventory/",
     "STAGE": "stages",
     "TRIAL": "a trial",
@@ -122,6 +124,8 @@ WRITTEN: Final = {
         "find out why, then shards.yml with -e repair=true",
     ),
     "TS-ENV-RANGE": ("a value is outside of what the allowlist gives", "choose a value that it allows"),
+    "TS-ENV-TYPE": ("a value is not written as the allowlist declares it", "write it as the line shows"),
+    "TS-ENV-VALUE": ("a value is empty or holds something that cannot be delivered", "correct it in the place named"),
     "TS-LAB-BOOTSTRAP": ("mmdebstrap could not make a base", "check the network and apt's sources, then try again"),
     "TS-LAB-CHECKPOINT": ("the lab's checkpoint could not be made", "try again; the line has the maker's message"),
     "TS-LAB-KEYS": (

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trispark.adapters import read_adapters
-from trispark.allowlist import EXTRA_SOURCE, Kind, Scope, Support, Value, Variable, format_value
+from trispark.allowlist import EXTRA_SOURCE, NEVER, Kind, Scope, Support, Value, Variable, format_value
 from trispark.canonical import generation_id, text_sha256
 from trispark.catalog import DIRECTORY, Catalog, Choice, Engine, EvidenceRule, filled
 from trispark.errors import TrisparkError
@@ -93,6 +93,7 @@ class Arms:
     choice      what the candidate tries
     base        features that are set in both arms because the tried one requires them
     difference  what the arms differ in, which is what the choice sets and nothing else
+    check       the candidate of an uncounted boot before the others that compares results, for features that want one
     """
 
     choice: Choice
@@ -100,6 +101,7 @@ class Arms:
     baseline: Resolution
     candidate: Resolution
     difference: Difference
+    check: Resolution | None = None
 
 
 def resolve(
@@ -118,6 +120,7 @@ def resolve(
     catalog.refuse_misplaced(site.other_keys)
     adapters = read_adapters(root)
     settings = _base_settings(site, catalog, overrides or {}, promoted or {})
+    catalog.refuse_deferred(settings, {}, "the baseline", promoted=promoted or ())
     return _finished(_build(site, catalog, Templates(root), settings, adapters), adapters, (), None)
 
 
@@ -144,7 +147,7 @@ def resolve_arms(
     adapters = read_adapters(root)
     templates = Templates(root)
     common = _base_settings(site, catalog, overrides or {}, promoted or {})
-    choice = catalog.choose(feature, value)
+    choice = catalog.choose(feature, value, common)
     for name in choice.sets:
         if overrides and name in overrides:
             raise _misplaced(name, f"it is what {feature} sets")
@@ -153,16 +156,21 @@ def resolve_arms(
         common.update(catalog.sets_of(other))
     candidate_settings = {**common, **choice.sets}
     if judge:
+        where = f"the candidate of {choice.label}"
+        catalog.refuse_deferred(candidate_settings, choice.sets, where, feature=feature, promoted=promoted or ())
         _raise_first(settings_problems(site, catalog, choice, base, candidate_settings, adapters))
     baseline = _build(site, catalog, templates, common, adapters)
     candidate = _build(site, catalog, templates, candidate_settings, adapters)
     difference = check_one_change(baseline, candidate, catalog, choice) if judge else compare(baseline, candidate)
+    checked = catalog.check_settings(feature)
+    check = _build(site, catalog, templates, {**candidate_settings, **checked}, adapters) if checked else None
     return Arms(
         choice,
         base,
         _finished(baseline, adapters, (), None),
         _finished(candidate, adapters, tuple(sorted(choice.sets)), feature),
         difference,
+        None if check is None else _finished(check, adapters, tuple(sorted({**choice.sets, **checked})), feature),
     )
 
 
@@ -223,8 +231,10 @@ def restore(resolved: Mapping[str, Any]) -> Resolution:
         raise TrisparkError(
             "TS-RESOLVED-VERSION",
             "the resolved configuration has another version",
-            expected=str(RESOLVED_VERSION),
-            observed=str(plain.get("schema_version")),
+            where="the stored generation",
+            expected=f"schema version {RESOLVED_VERSION}",
+            observed=f"schema version {plain.get('schema_version')}",
+            remedy="use the trispark that staged it, or stage and boot a generation of this one",
         )
     identity = generation_id(plain)
     specs = {rank["node"]: make_spec(identity, plain, rank["rank"]) for rank in plain["ranks"]}
@@ -265,7 +275,7 @@ def check_one_change(baseline: Resolution, candidate: Resolution, catalog: Catal
     engine = catalog.engines[str(baseline.resolved["engine"])]
     allowed = {f"{name} of rank {rank}" for name in _delivery_names(catalog, engine, sets) for rank in baseline.nodes}
     surplus = sorted(set(difference.settings) - set(sets)) + [name for name in difference.other if name not in allowed]
-    unchanged = sorted(set(sets) - set(difference.settings))
+    unchanged = sorted(set(sets) - set(difference.settings) - choice.companions)
     wrong = sorted(name for name in set(sets) & set(difference.settings) if difference.settings[name][1] != sets[name])
     if surplus or unchanged or wrong:
         if surplus:
@@ -348,6 +358,15 @@ def _base_settings(
         probe = {name: overrides[name]}
         catalog.refuse_excluded(probe, where)
         variable = catalog.allowlist.require(name, where)
+        if variable.source == NEVER:
+            raise TrisparkError(
+                "TS-ENV-REFUSED",
+                f"{name} is given to no engine: {variable.description}",
+                where=where,
+                expected="a key of experiments/baseline.yml",
+                observed=name,
+                remedy=f"remove the override {name}",
+            )
         if variable.source != "baseline":
             raise _misplaced(name, f"its value comes from {variable.source}")
         if not isinstance(overrides[name], str):
@@ -501,7 +520,7 @@ def _build(
     files: dict[str, dict[str, str]] = {}
     for node in site.nodes:
         own = rank_settings(site, catalog, settings, node)
-        env_text = templates.render_env(_rank_env(catalog, site, own))
+        env_text = templates.render_env(_rank_env(catalog, site, own, node))
         args_text = templates.render_args(_rank_command(catalog, site, engine, own, node))
         files[node.name] = {ENV_FILE: env_text, ARGS_FILE: args_text}
         ranks.append(
@@ -535,7 +554,7 @@ def _gates(site: Site, catalog: Catalog, settings: Mapping[str, Value]) -> dict[
     ready = catalog.evidence[engine.ready_evidence]
     rules = [
         EvidenceRule(engine.ready_evidence, True, filled(ready.pattern, settings), (0,), ready.proves),
-        *catalog.evidence_rules(settings, len(site.nodes)),
+        *catalog.evidence_rules(settings, len(site.nodes), site.engine),
     ]
     ordered = sorted(set(rules), key=lambda rule: (rule.id, not rule.must_appear, rule.ranks))
     smoke = engine.smoke
@@ -613,27 +632,30 @@ def _mounts(site: Site, engine: Engine, node: Node) -> list[dict[str, Any]]:
     ]
 
 
-def _rank_env(catalog: Catalog, site: Site, settings: Mapping[str, Value]) -> dict[str, str]:
+def _rank_env(catalog: Catalog, site: Site, settings: Mapping[str, Value], node: Node) -> dict[str, str]:
     return {
         variable.name: format_value(settings[variable.name])
         for variable in catalog.allowlist.variables()
-        if variable.env and variable.support(site.engine) is not Support.REFUSED and variable.name in settings
+        if variable.env
+        and variable.reaches(site.engine, node.rank)
+        and variable.name in settings
+        and not variable.is_omitted(settings[variable.name])
     }
 
 
 def _rank_command(catalog: Catalog, site: Site, engine: Engine, settings: Mapping[str, Value], node: Node) -> list[str]:
     """The engine's command, what it is always given, then the flags of variables, sorted by flag, each value in its own
     argument."""
-    flags = [(flag, format_value(settings[name])) for flag, name in engine.same_as.items()]
+    flags = [[flag, format_value(settings[name])] for flag, name in engine.same_as.items()]
     for variable in catalog.allowlist.variables():
-        if variable.flag is None or variable.support(site.engine) is Support.REFUSED:
+        if variable.flag is None or not variable.reaches(site.engine, node.rank):
             continue
         if variable.type is Kind.PAIR_LINK:
-            flags += [(variable.flag, f"{link.peer}:{link.local}:{link.remote}") for link in node.pair_links]
+            flags += [[variable.flag, f"{link.peer}:{link.local}:{link.remote}"] for link in node.pair_links]
         elif variable.name in settings:
-            flags.append((variable.flag, format_value(settings[variable.name])))
-    ordered = sorted(flags, key=lambda pair: pair[0])
-    return [*engine.command, *engine.fixed_args, *(word for pair in ordered for word in pair)]
+            flags.append(variable.arguments(settings[variable.name]))
+    ordered = sorted((words for words in flags if words), key=lambda words: words[0])
+    return [*engine.command, *engine.fixed_args, *(word for words in ordered for word in words)]
 
 
 def _rank_difference(rank: int, first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:

@@ -13,6 +13,7 @@ from trispark.allowlist import AllowlistFile
 from trispark.catalog import BaselineFile, EnginesFile, EvidenceFile, ExclusionsFile, FeaturesFile, StagesFile
 from trispark.memory_model import MemoryFile
 from trispark.record_model import Record
+from trispark.review_map import ReviewMapFile
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 SCHEMAS: Final[dict[str, tuple[type[BaseModel], str]]] = {
@@ -25,6 +26,7 @@ SCHEMAS: Final[dict[str, tuple[type[BaseModel], str]]] = {
     "exclusions": (ExclusionsFile, "experiments/exclusions.yml"),
     "engines": (EnginesFile, "experiments/engines.yml"),
     "memory": (MemoryFile, "experiments/memory.yml"),
+    "review_map": (ReviewMapFile, "experiments/review_map.yml"),
 }
 
 

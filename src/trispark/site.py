@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from trispark.allowlist import check_text, is_address, is_plain_path
 from trispark.errors import TrisparkError
 from trispark.plainyaml import NO_FIT, Rules, Strict, check_model, judge_model, read_yaml, wrong_keys
+from trispark.share import CheckpointShare, LocalShare, unmountable
 
 HOST_GROUP: Final = "sparks"
 DIGEST_REFERENCE: Final = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
@@ -170,6 +171,8 @@ class Site(BaseModel):
     served_model_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=200)]
     checkpoint_dir: str
     checkpoint_mount: str
+    checkpoint_share: CheckpointShare = LocalShare(kind="local")
+    """How the workers see the checkpoint."""
     engram_dir: str
     engram_mount: str
     rendezvous_ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = Field(min_length=1)
@@ -288,6 +291,12 @@ def _broken_places(site: Site) -> list[str]:
             broken.append(f"{names} must differ, both are {site.engram_dir_of(node)}")
             if not own:
                 break
+    broken += unmountable(site.checkpoint_share, site.checkpoint_dir)
+    elsewhere = [node.name for node in site.nodes if node.checkpoint_dir is not None]
+    if elsewhere and site.checkpoint_share.kind != "local":
+        broken.append(
+            f"a shared checkpoint lies at one place, site_checkpoint_dir; {elsewhere[0]} has a node_checkpoint_dir"
+        )
     mounts = {
         "site_checkpoint_mount": site.checkpoint_mount,
         "site_engram_mount": site.engram_mount,
@@ -351,7 +360,16 @@ def _broken_links(site: Site) -> list[str]:
 
 _RULES: Final[tuple[tuple[frozenset[str], Callable[[Site], list[str]]], ...]] = (
     (
-        frozenset({"nodes", "site_checkpoint_dir", "site_checkpoint_mount", "site_engram_dir", "site_engram_mount"}),
+        frozenset(
+            {
+                "nodes",
+                "site_checkpoint_dir",
+                "site_checkpoint_mount",
+                "site_checkpoint_share",
+                "site_engram_dir",
+                "site_engram_mount",
+            }
+        ),
         _broken_places,
     ),
     (frozenset({"nodes", "site_api_port", "site_rendezvous_ports", "site_world_size"}), _broken_fleet),

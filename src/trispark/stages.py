@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trispark.catalog import Catalog, Criterion, Kind
+from trispark.catalog import Catalog
+from trispark.catalog_model import Criterion, Kind
 
 Record = Mapping[str, Any]
 

@@ -31,7 +31,7 @@ from trispark.catalog import (
 )
 from trispark.errors import TrisparkError
 from trispark.plainyaml import judge_model, read_yaml
-from trispark.plan import Ground, exclusion_errors
+from trispark.plan import Ground, judge_excluded
 from trispark.resolve import resolve, settings_problems
 from trispark.site_check import check_site
 
@@ -319,7 +319,7 @@ def _together(ground: Ground) -> Iterator[TrisparkError]:
         for choice in catalog.choices(name):
             candidate = {**common, **choice.sets}
             found = [*settings_problems(site, catalog, choice, base, candidate, adapters)]
-            found += exclusion_errors(catalog, candidate, choice)
+            found += judge_excluded(catalog, candidate, choice, ground.promoted)[0]
             if candidate == common and not ground.promoted:
                 found.append(
                     TrisparkError(

@@ -38,6 +38,7 @@ class BootRequest:
     value: str | None
     generation: str
     measure: bool
+    check: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,9 @@ class Walker:
             if not fits(self.clock.now(), self.deadline, self.times, measured=slot.counted):
                 return _Pause(f"boot {slot.slot} ({slot.label}) cannot end before {self.deadline:%Y-%m-%d %H:%M %Z}")
             ended = self._run(
-                BootRequest(slot.slot, slot.arm, "trial", slot.value, slot.generation, measure=slot.counted)
+                BootRequest(
+                    slot.slot, slot.arm, "trial", slot.value, slot.generation, measure=slot.counted, check=slot.check
+                )
             )
             record = self._record(slot.slot)
             if record is not None:
@@ -203,12 +206,14 @@ class Walker:
         return self._note_down(slot.slot, slot.label, went) if went else None
 
     def _is_pointless(self, slot: Slot) -> bool:
-        """A candidate that was not valid once is not measured again; its trial cannot end with KEEP."""
-        if slot.arm != "candidate":
-            return False
-        earlier = [each for each in self.plan.slots if each.slot < slot.slot and each.generation == slot.generation]
-        found = [self._record(each.slot) for each in earlier]
-        return any(record is not None and record["outcome"]["state"] != "valid" for record in found)
+        """Whether every trial that the boot is for had a candidate that was not valid: it cannot end with KEEP."""
+
+        def lost(trial: int) -> bool:
+            earlier = [each for each in self.plan.slots if each.slot < slot.slot and trial in each.trials]
+            found = [self._record(each.slot) for each in earlier if each.arm == "candidate"]
+            return any(record is not None and record["outcome"]["state"] != "valid" for record in found)
+
+        return all(lost(trial) for trial in slot.trials)
 
     # -- nodes that went down
 

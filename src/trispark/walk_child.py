@@ -99,6 +99,7 @@ class Playbooks:
                     "boot_slot": str(request.slot),
                     "boot_generation": request.generation,
                     "boot_bench": "true" if request.measure else "false",
+                    "boot_check": "true" if request.check else "false",
                     "feature": self.plan.feature,
                     "value": self._value(request),
                 },

@@ -28,11 +28,13 @@ ArmName = Literal["baseline", "candidate"]
 
 @dataclass(frozen=True)
 class Slot:
-    """One boot of a walk. `trials`: indices of the trials that it counts for, or, uncounted, prepares."""
+    """One boot of a walk. `trials`: indices of the trials that it counts for, or, uncounted, prepares; `check`: a
+    candidate that compares results."""
 
     slot: int
     arm: ArmName
     counted: bool
+    check: bool
     trials: tuple[int, ...]
     value: str | None
     label: str
@@ -133,10 +135,11 @@ def plan_walk(ground: Ground, walk: str, stage: str, feature: str | None, value:
     trials: list[TrialOfWalk] = []
     for plan in plans:
         arms = resolve_arms(site, catalog, selected, None, root, value=plan["value"], promoted=ground.promoted)
-        for arm, resolution in (("baseline", arms.baseline), ("candidate", arms.candidate)):
-            if plan[arm]["generation"] != resolution.id:
-                raise plan_changed(f"{arm} of plan {plan['id']}", plan[arm]["generation"], resolution.id)
-            resolved[resolution.id] = resolution.resolved
+        resolved |= {arm.id: arm.resolved for arm in (arms.baseline, arms.candidate)}
+        known = {*resolved, *([] if arms.check is None else [arms.check.id])}
+        for boot in plan["boots"]:
+            if boot["generation"] not in known:
+                raise plan_changed(f"boot {boot['slot']} of plan {plan['id']}", boot["generation"], ", ".join(known))
         suffix = "" if len(plans) == 1 else "." + re.sub(r"[^A-Za-z0-9._-]", "-", str(plan["value"]))
         trials.append(
             TrialOfWalk(
@@ -182,10 +185,11 @@ def _slots(plans: Sequence[Mapping[str, Any]], trials: Sequence[TrialOfWalk]) ->
                     slot=len(slots),
                     arm=boot["arm"],
                     counted=boot["counted"],
+                    check=boot["check"],
                     trials=tuple(range(len(plans))) if shared and baseline else (index,),
                     value=None if baseline else trial.value,
                     label="baseline" if baseline else trial.label,
-                    generation=trial.baseline if baseline else trial.candidate,
+                    generation=boot["generation"],
                     why=boot["why"],
                 )
             )

@@ -8,6 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from trispark.benchstats import summarize
+from trispark.catalog import Catalog
 from trispark.host.locks import alone
 from trispark.host.state import private_directory, state_directory
 from trispark.plan import Ground
@@ -15,6 +17,7 @@ from trispark.preflight import refuse_damage, require_nodes
 from trispark.promote import on_nodes, write_cache
 from trispark.record_chain import leading_head
 from trispark.records import RecordCache
+from trispark.staleness import unmet_need
 from trispark.walk import Clock, WalkEnd, Walker
 from trispark.walk_child import Playbooks, SystemClock
 from trispark.walk_journal import Journal
@@ -67,8 +70,10 @@ def run_walk(asked: Walk, say: Callable[[str], None], clock: Clock | None = None
         directory = walks_directory(root, site) / asked.walk
         if was_begun(root, site, asked.walk):
             require_same_walk(kept_walk(root, site, asked.walk), plan)
-        elif not asked.check:
-            keep_walk(directory, plan)
+        else:
+            require_need(ground.catalog, plan, cache.list())
+            if not asked.check:
+                keep_walk(directory, plan)
         if asked.check:
             return _would_walk(plan, say)
         walker = Walker(
@@ -84,6 +89,18 @@ def run_walk(asked: Walk, say: Callable[[str], None], clock: Clock | None = None
             return_s=ground.site.start_deadline_s,
         )
         return walker.walk()
+
+
+def require_need(catalog: Catalog, plan: WalkPlan, records: Sequence[Mapping[str, Any]]) -> None:
+    """Raises TS-FEATURE-NEED when the newest valid boot of the baseline did not measure what the feature needs."""
+    measured: dict[str, float] | None = None
+    for record in records:
+        baseline = record["kind"] == "boot" and record["resolved"]["generation"] == plan.trials[0].baseline
+        if baseline and record["outcome"]["state"] == "valid" and record["bench"] is not None:
+            measured = summarize(record["bench"]).measured()
+    problem = unmet_need(plan.feature, measured, catalog)
+    if problem is not None:
+        raise problem
 
 
 def _ground(asked: Walk, cache: RecordCache) -> Ground:

@@ -73,7 +73,7 @@ def refuse_foreign(client: ContainerClient, name: str, role: str) -> None:
             where=f"container {name} ({container.id[:12]})",
             expected="no container of this name, or one that trispark made",
             observed=f"{container.status}, image {container.image_ref}, no trispark labels of role {role}",
-            remedy="let its owner stop and remove or rename it",
+            remedy="let its owner stop and remove or rename it, or take an engine over (./trispark play adopt)",
         )
 
 

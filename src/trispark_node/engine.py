@@ -217,9 +217,9 @@ def _apply_stop(node: Node, request: StopRequest, containers: list[Container]) -
     started = node.clock.monotonic()
     killed = False
     for container in containers:
-        killed = _end(node, container, started + request.deadline_s) or killed
+        killed = end(node, container, started + request.deadline_s) or killed
     for container in containers:
-        _prove_ended(node, container)
+        prove_ended(node, container)
     ended = [node.docker.container(container.id) or container for container in containers]
     saved = [logs.save(node, container) for container in ended]
     for container in ended:
@@ -234,13 +234,13 @@ def _apply_stop(node: Node, request: StopRequest, containers: list[Container]) -
     }
 
 
-def _end(node: Node, container: Container, deadline: float) -> bool:
+def end(node: Node, container: Container, deadline: float, polite: str = "SIGTERM") -> bool:
     """TERM, then KILL at the deadline. True when it had to be killed."""
     if not container.alive:
         return False
     if container.status == "paused":
         node.docker.unpause(container.id)  # a frozen process receives no signal
-    node.docker.signal(container.id, "SIGTERM")
+    node.docker.signal(container.id, polite)
     if _until(node, deadline, lambda: _ended(node, container)):
         return False
     node.docker.signal(container.id, "SIGKILL")
@@ -262,7 +262,7 @@ def _until(node: Node, deadline: float, condition: Callable[[], bool]) -> bool:
     return True
 
 
-def _prove_ended(node: Node, container: Container) -> None:
+def prove_ended(node: Node, container: Container) -> None:
     deadline = node.clock.monotonic() + KILL_WAIT_S
     if not _until(node, deadline, lambda: not processes.of_container(node.procfs, container.id)):
         raise _leftover(node, container, "the Engine calls it ended")

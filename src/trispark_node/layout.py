@@ -76,6 +76,19 @@ class Layout:
         return self.engine_caches / image
 
     @property
+    def share(self) -> Path:
+        """Which mount of the checkpoint is ours."""
+        return self.root / "share.json"
+
+    @property
+    def adopted(self) -> Path:
+        """Engines of someone else that were taken over: what they were, and the way back."""
+        return self.root / "adopted"
+
+    def adoption(self, adoption: str) -> Path:
+        return self.adopted / adoption
+
+    @property
     def run(self) -> Path:
         """One-shot runs and tracebacks; nothing in it is state."""
         return self.root / "run"

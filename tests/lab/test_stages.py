@@ -56,47 +56,64 @@ def label(lab: Any, name: str) -> str | None:
     return None if state is None else str(state["Config"]["Labels"]["trispark.generation"])
 
 
-def killed_in_the_candidate(lab: Any, command: list[str], baseline: str) -> None:
-    """Start it and end it with -9 while the candidate's engines start; nothing of it may stay."""
+def kept_slots(lab: Any, walk: str) -> list[dict[str, Any]]:
+    slots: list[dict[str, Any]] = json.loads((lab.root / ".trispark/lab/walks" / walk / "plan.json").read_text())[
+        "slots"
+    ]
+    return slots
+
+
+def killed_in_the_candidate(lab: Any, command: list[str]) -> str:
+    """Start it and end it with -9 while the engines of the last boot of its plan start, the measured candidate; nothing
+    of it may stay. Returns the id of the trial."""
+    known = walks(lab)
     process = subprocess.Popen(
         command, cwd=lab.root, env=lab.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        awaited(lab, "the candidate's start", lambda: label(lab, "spark1") not in (None, baseline), process)
+        awaited(lab, "the begin of the walk", lambda: walks(lab) - known, process)
+        (walk,) = walks(lab) - known
+        last = kept_slots(lab, walk)[-1]
+
+        def in_the_last_boot() -> bool:
+            done = [record["requested"]["slot"] for record in records_of(lab) if record["requested"]["trial"] == walk]
+            return len(done) == last["slot"] and label(lab, "spark1") == last["generation"]
+
+        awaited(lab, "the candidate's start", in_the_last_boot, process)
         assert len(ours(lab)) > 1, "the boot is a child run of its own"
         os.kill(process.pid, signal.SIGKILL)
         awaited(lab, "the end of all its processes", lambda: not ours(lab), None, 15)
     finally:
         process.kill()
         process.wait()
+    return walk
 
 
 def test_a_stage_whose_controller_was_killed_goes_on_at_the_exact_boot(serving: Any) -> None:
     baseline = label(serving, "spark0")
-    assert baseline is not None
-    before, known = records_of(serving), walks(serving)
-    killed_in_the_candidate(serving, serving.command("stage_c", feature="wo_a"), baseline)
-    (walk,) = walks(serving) - known
+    before = records_of(serving)
+    walk = killed_in_the_candidate(serving, serving.command("stage_c", feature="wo_a"))
+    slots = kept_slots(serving, walk)
+    last = slots[-1]["slot"]
     after = [record for record in records_of(serving) if record["requested"].get("trial") == walk]
-    assert [record["requested"]["slot"] for record in after] == [0], (
-        "the baseline's record is there, no half of another"
-    )
+    assert [record["requested"]["slot"] for record in after] == list(range(last)), "no half of the one that was killed"
 
     played = serving.play("stage_c", resume=walk)
     assert played.rc == 0, played.output[-4000:]
-    assert "done before" in played.output
+    assert played.output.count("done before") == last
     records = records_of(serving)
     assert records[: len(before)] == before
     boots = [each for each in records if each["kind"] == "boot" and each["requested"].get("trial") == walk]
-    assert [boot["requested"]["slot"] for boot in boots] == [0, 1, 2]
-    assert [boot["requested"]["purpose"] for boot in boots] == ["trial", "trial", "restore"]
+    assert [boot["requested"]["slot"] for boot in boots] == list(range(last + 2))
+    assert [boot["requested"]["purpose"] for boot in boots] == ["trial"] * (last + 1) + ["restore"]
     trial = records[-1]
     assert (trial["kind"], trial["id"]) == ("trial", walk)
-    assert [boot["boot_id"] for boot in trial["boots"]] == [boot["boot_id"] for boot in boots[:2]]
+    counted = [boots[slot["slot"]]["boot_id"] for slot in slots if slot["counted"]]
+    assert [boot["boot_id"] for boot in trial["boots"]] == counted
     assert trial["outcome"]["restored"] == baseline
-    starts = (serving.root / ".trispark/lab/walks" / walk / "journal.jsonl").read_text().splitlines()
-    begun = [entry["slot"] for entry in map(json.loads, starts) if entry["event"] == "slot_started"]
-    assert begun == [0, 1, 1, 2], "the boot that left no record was begun once more"
+    lines = (serving.root / ".trispark/lab/walks" / walk / "journal.jsonl").read_text().splitlines()
+    begun = [entry["slot"] for entry in map(json.loads, lines) if entry["event"] == "slot_started"]
+    assert begun == [*range(last + 1), last, last + 1], "the boot that left no record was begun once more"
     for name in serving.nodes:
         assert label(serving, name) == baseline
         assert records_of(serving, name) == records
@@ -156,10 +173,7 @@ def test_a_sweep_gives_each_value_its_verdict_against_one_baseline(serving: Any)
 def test_a_node_that_is_started_anew_in_the_candidates_boot_ends_the_trial(serving: Any) -> None:
     """The boot took the node down: it is not tried again, also by a controller that comes later."""
     baseline = label(serving, "spark0")
-    assert baseline is not None
-    known = walks(serving)
-    killed_in_the_candidate(serving, serving.command("stage_c", feature="wo_a"), baseline)
-    (walk,) = walks(serving) - known
+    walk = killed_in_the_candidate(serving, serving.command("stage_c", feature="wo_a"))
     subprocess.run(["docker", "restart", "--time", "1", "spark2"], check=True, capture_output=True)
     ready = ["docker", "exec", "spark2", "lab-ready"]
     awaited(

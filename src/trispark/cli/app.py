@@ -14,7 +14,7 @@ from trispark import __version__
 from trispark.cli import exit_codes
 from trispark.cli.demo import Demo
 from trispark.cli.features import feature_lines, list_features
-from trispark.cli.lab import LAB_PLAYBOOKS, lab_alone, lab_lines, lab_state, prepare_machine
+from trispark.cli.lab import LAB_PLAYBOOKS, lab_alone, lab_lines, lab_state, prepare_machine, require_lab_version
 from trispark.cli.plan import plan_lines, refusal_line, run_plan
 from trispark.cli.play import READ_ONLY, PlayCommand, Player, parse_extra, result_json
 from trispark.cli.pytest_command import pytest_argv, pytest_environment
@@ -35,6 +35,7 @@ from trispark.cli.validate import find_problems, validate_line
 from trispark.errors import TrisparkError
 from trispark.host import LocalMachine, ensure_packages
 from trispark.host.state import PUBLIC_UMASK
+from trispark.lab.share_mode import ShareMode, declare_share
 
 REPO = Path(__file__).resolve().parents[3]
 
@@ -227,6 +228,8 @@ def play(
     values = parse_extra(extra or ())
     lab_only = playbook.startswith(("lab_", "demo_"))
     terminal, name = (_begin_lab(), LAB) if lab_only else _begin(site, changing=not check and playbook not in READ_ONLY)
+    if name == LAB and playbook not in READ_ONLY | LAB_PLAYBOOKS:
+        require_lab_version(REPO)
     with lab_alone(REPO, terminal.say) if playbook in LAB_PLAYBOOKS else nullcontext():
         result = Player(REPO, name, terminal).play(playbook, values, check=check, diff=diff)
     if result.ok:
@@ -237,10 +240,17 @@ def play(
 
 
 @lab_app.command("up")
-def lab_up() -> None:
+def lab_up(
+    share: Annotated[
+        ShareMode | None,
+        typer.Option(help="How the workers see the checkpoint: a copy each, or the head's. Kept until changed."),
+    ] = None,
+) -> None:
     """Make the lab, or bring it to its declared state; a second time changes nothing."""
     terminal = _begin_lab()
     with lab_alone(REPO, terminal.say):
+        if share is not None:
+            declare_share(REPO, share)
         prepare_machine(REPO, terminal.say)
         result = Player(REPO, LAB, terminal).play("lab_up")
     if result.ok:

@@ -50,6 +50,7 @@ _REFUSED_IDS: Final = frozenset(
         "TS-RECORD-EXPORT",
         "TS-RECORD-NONE",
         "TS-RECORD-REPLAY",
+        "TS-LAB-VERSION",
         "TS-SETUP-LOCKED",
         "TS-SETUP-VENVMODULE",
         "TS-SITE-AMBIGUOUS",

@@ -9,6 +9,7 @@ from typing import Any
 
 def list_features(repo: Path, stage: str | None) -> list[dict[str, Any]]:
     """One object an entry, in the catalog's order. Raises TS-STAGE-UNKNOWN, TS-CATALOG-*, TS-YAML-*."""
+    from trispark.allowlist import format_value
     from trispark.catalog import load_catalog
 
     catalog = load_catalog(repo)
@@ -28,7 +29,11 @@ def list_features(repo: Path, stage: str | None) -> list[dict[str, Any]]:
                 "sets": dict(entry.sets),
                 "sweep": None
                 if sweep is None
-                else {"name": sweep.name, "values": list(sweep.values), "tried": list(catalog.sweep_values(name))},
+                else {
+                    "name": sweep.name,
+                    "values": list(sweep.values),
+                    "tried": [format_value(value) for value in catalog.sweep_values(name)],
+                },
                 "members": list(entry.members),
                 "only_in": list(entry.only_in),
                 "requires": list(entry.requires),
@@ -52,7 +57,7 @@ def feature_lines(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _details(entry: Mapping[str, Any]) -> Iterator[str]:
     sets = [f"{name}={value}" for name, value in entry["sets"].items()]
     if entry["sweep"]:
-        sets.append(f"{entry['sweep']['name']} one of {', '.join(map(str, entry['sweep']['tried']))}")
+        sets.append(f"{entry['sweep']['name']} one of {', '.join(entry['sweep']['tried'])}")
     if sets:
         yield f"sets {', '.join(sets)}"
     for name, text in (("members", "made of"), ("requires", "with"), ("only_in", "only in")):

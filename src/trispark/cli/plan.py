@@ -12,6 +12,7 @@ from trispark.errors import TrisparkError
 if TYPE_CHECKING:
     from trispark.plan import Ground
 
+EVERY = "every boot"
 NAMES = ("feature", "value")
 """What ``-e`` may give to a plan, as to a stage playbook."""
 
@@ -83,7 +84,7 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     for number, line in enumerate(changes or ["none"]):
         yield f"  {'difference' if number == 0 else '':<10}  {line}"
     for number, boot in enumerate(plan["boots"]):
-        counted = "counted" if boot["counted"] else "not counted"
+        counted = "counted" if boot["counted"] else "not counted, compares results" if boot["check"] else "not counted"
         yield f"  {'boots' if number == 0 else '':<10}  {boot['slot']} {boot['arm']}, {counted}: {boot['why']}"
     yield f"  cells       {', '.join(_cell(cell) for cell in plan['cells'])}"
     hours = plan["hours"]
@@ -108,20 +109,19 @@ def _cell(cell: Mapping[str, Any]) -> str:
 
 
 def _evidence(evidence: Mapping[str, Any]) -> Iterator[str]:
-    """What each arm must and must not show; what both must not show is said once."""
-    shared = _by_ranks(evidence["baseline"]["must_not"])
-    if "candidate" in evidence:
-        shared = {name: ranks for name, ranks in _by_ranks(evidence["candidate"]["must_not"]).items() if name in shared}
-    for arm, kinds in evidence.items():
-        for kind, text in (("must", "must show"), ("must_not", "must not show")):
+    """What each boot must and must not show; what all of them must, or must not, is said once."""
+    for kind, text in (("must", "must show"), ("must_not", "must not show")):
+        named = {arm: _by_ranks(kinds[kind]) for arm, kinds in evidence.items()}
+        shared = set.intersection(*({(name, *ranks) for name, ranks in each.items()} for each in named.values()))
+        several = len(named) > 1
+        for arm, ids in (*named.items(), (EVERY, named["baseline"])):
             places: dict[str, list[str]] = {}
-            for name, ranks in _by_ranks(kinds[kind]).items():
-                if kind == "must" or name not in shared:
-                    places.setdefault(_ranks(ranks, kinds[kind]), []).append(name)
-            for place, names in places.items():
-                yield f"  evidence    {arm} {text} {', '.join(names)} on {place}"
-    if shared:
-        yield f"  evidence    neither may show {', '.join(shared)}"
+            for name, ranks in ids.items():
+                if ((name, *ranks) in shared) is (arm == EVERY) or not several:
+                    places.setdefault(_ranks(ranks, evidence["baseline"][kind]), []).append(name)
+            if several or arm != EVERY:
+                who = f"{arm} {text}" if (arm, kind) != (EVERY, "must_not") else "no boot may show"
+                yield from (f"  evidence    {who} {', '.join(names)} on {at}" for at, names in places.items())
 
 
 def _by_ranks(ids: Mapping[str, list[str]]) -> dict[str, list[str]]:

@@ -131,7 +131,10 @@ def rank_log(rank: int, *, packed: bool = True, wo_a: bool = False, left: int = 
     prefix = f"[2026-09-25 10:00:00 TP{rank} EP{rank}] "
     state = f"packed={packed}"
     tail = f"scales=0.0GiB threads=96 {state}"
-    lines = []
+    lines = [
+        f"server_args={{'tp_size': 3, 'ep_size': 3, 'node_rank': {rank}, 'max_running_requests': 4, "
+        "'chunked_prefill_size': 1024, 'min_free_slots_delay': 0, 'speculative_dspark_block_size': 3}"
+    ]
     for layer, rows in ROWS.items():
         first, end = rows * rank // 3, rows * (rank + 1) // 3
         lines.append(

@@ -27,7 +27,8 @@ from trispark.budget import (
 )
 from trispark.budget_calibration import CalibrationRow, calibration
 from trispark.budget_terms import nccl_mib, read_settings, swa_tokens
-from trispark.catalog import Catalog, FeatureEvidence, Kind, MemoryCost
+from trispark.catalog import Catalog, Kind
+from trispark.catalog_model import FeatureEvidence, MemoryCost
 from trispark.errors import TrisparkError
 from trispark.memory_model import SETTINGS, MemoryModel
 

@@ -255,8 +255,8 @@ class World:
             raise TrisparkError("TS-FEATURE-UNAVAILABLE", self.refused[entry.feature])
         candidate = "g" + entry.label.encode().hex()[:16].ljust(16, "f")
         slots = (
-            Slot(0, "baseline", True, (0,), None, "baseline", BASE, "measures"),
-            Slot(1, "candidate", True, (0,), None, entry.label, candidate, "measures"),
+            Slot(0, "baseline", True, False, (0,), None, "baseline", BASE, "measures"),
+            Slot(1, "candidate", True, False, (0,), None, entry.label, candidate, "measures"),
         )
         one = TrialOfWalk(trial, "p", None, entry.label, (), BASE, candidate)
         return WalkPlan(trial, "lab", entry.stage, entry.feature, None, BASE, None, slots, (one,), {})

@@ -18,7 +18,8 @@ import yaml
 
 from trispark.adapters import read_adapters
 from trispark.allowlist import Scope, Support
-from trispark.catalog import Catalog, Engine, Exclusion, FeatureEvidence, load_catalog
+from trispark.catalog import Catalog, Engine, Exclusion, load_catalog
+from trispark.catalog_model import FeatureEvidence
 from trispark.errors import TrisparkError
 from trispark.resolve import Resolution, compare, resolve, resolve_arms
 from trispark.site import Site, load_site

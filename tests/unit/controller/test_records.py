@@ -132,7 +132,7 @@ def test_boot_record_holds_what_the_issue_asks_for(make: Maker, candidate: Resol
 def test_shape_is_observed_not_assumed(
     make: Maker, candidate: Resolution, healthy: Callable[..., dict[str, dict[str, Any]]]
 ) -> None:
-    assert make()["observed"]["engine"]["block_size"] is None
+    assert make()["observed"]["engine"]["graph_batch_sizes"] is None
     seen = healthy(candidate, wo_a=True)
     seen["spark0"]["log"] += (Path(__file__).parent / "data" / "engine-log.txt").read_text(encoding="utf-8")
     shape = make(observations=seen)["observed"]["engine"]

@@ -31,10 +31,12 @@ def generation(label: str) -> str:
 
 def make_plan(*labels: str, tune: bool = False) -> WalkPlan:
     """One shared boot of the baseline, then one of each candidate; with `tune` an uncounted one before it."""
-    slots = [Slot(0, "baseline", True, tuple(range(len(labels))), None, "baseline", BASE, "measures")]
+    slots = [Slot(0, "baseline", True, False, tuple(range(len(labels))), None, "baseline", BASE, "measures")]
     for index, label in enumerate(labels):
         for counted in (False, True) if tune else (True,):
-            slots.append(Slot(len(slots), "candidate", counted, (index,), label, label, generation(label), "measures"))
+            slots.append(
+                Slot(len(slots), "candidate", counted, False, (index,), label, label, generation(label), "measures")
+            )
     trials = tuple(
         TrialOfWalk(
             WALK if len(labels) == 1 else f"{WALK}.{label}", f"p{index}", label, label, (), BASE, generation(label)
@@ -187,7 +189,7 @@ def test_a_sweep_shares_the_baseline(world: World, walk: Any) -> None:
 
 def test_a_walk_that_ends_with_the_baseline_needs_no_further_boot(world: World, walk: Any) -> None:
     plan = make_plan("x")
-    last = Slot(2, "baseline", True, (0,), None, "baseline", BASE, "measures")
+    last = Slot(2, "baseline", True, False, (0,), None, "baseline", BASE, "measures")
     plan = WalkPlan(**{**plan.__dict__, "slots": (*plan.slots, last)})
     end, _ = walk(world, plan)
     assert slots(world) == [0, 1, 2]

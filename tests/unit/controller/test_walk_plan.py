@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,15 +81,17 @@ def ground(project: Path, site: Site, with_sweep: Catalog) -> Ground:
     return Ground(project, site, with_sweep, {}, None, site.require_engine_image())
 
 
-def test_a_trial_is_a_baseline_and_a_candidate(ground: Ground) -> None:
+def test_a_trial_is_a_baseline_and_a_candidate_after_a_boot_that_tunes(ground: Ground) -> None:
     walk = plan_walk(ground, WALK, "c", "wo_a")
     assert [(slot.slot, slot.arm, slot.counted, slot.label) for slot in walk.slots] == [
-        (0, "baseline", True, "baseline"),
-        (1, "candidate", True, "wo_a"),
+        (0, "candidate", False, "wo_a"),
+        (1, "baseline", True, "baseline"),
+        (2, "candidate", True, "wo_a"),
     ]
     (trial,) = walk.trials
     assert (trial.record, trial.value, walk.label) == (WALK, None, "wo_a")
-    assert walk.site_baseline == trial.baseline == walk.slots[0].generation
+    assert walk.site_baseline == trial.baseline == walk.slots[1].generation
+    assert walk.slots[0].generation == walk.slots[2].generation == trial.candidate
     assert walk.changed(trial) == {"DSV41_WO_A_W8": [0, 1]}
     assert set(walk.resolved) == {trial.baseline, trial.candidate}
     assert WalkPlan.of(json.loads(json.dumps(walk.as_dict()))) == replace(
@@ -122,6 +125,22 @@ def test_tuning_boots_come_before_the_counted_ones_and_only_once_for_the_shared_
         ("candidate", False, (1,)),
         ("candidate", True, (1,)),
     ]
+
+
+def test_a_candidate_that_compares_results_goes_first_and_is_another_generation(
+    ground: Ground, project: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "project"
+    shutil.copytree(project, root)
+    (root / "adapters/trispark_hooks/lab_engram_prefetch.py").write_text("# prefetch\n")
+    walk = plan_walk(replace(ground, root=root), WALK, "c", "engram_prefetch")
+    (trial,) = walk.trials
+    assert [(slot.arm, slot.counted, slot.check) for slot in walk.slots] == [
+        ("candidate", False, True),
+        ("baseline", True, False),
+        ("candidate", True, False),
+    ]
+    assert walk.slots[0].generation not in (trial.baseline, trial.candidate)
 
 
 def test_a_required_feature_is_in_both_arms_and_not_in_what_is_restored(ground: Ground) -> None:
@@ -329,7 +348,7 @@ def test_a_value_that_was_not_begun_has_no_record_and_one_that_was_says_why_it_e
 
 
 def test_boots_that_cannot_be_compared_end_in_a_record_that_says_so(ground: Ground, recorded: Site3) -> None:
-    walk = plan_walk(ground, WALK, "c", "wo_a")
+    walk = plan_walk(ground, WALK, "b", "threads", "48")
     directory = walks_directory(recorded.root, "lab") / WALK
     keep_walk(directory, walk)
     recorded.boot(walk, 0, walk.slots[0].generation)
@@ -439,6 +458,15 @@ def keep_record(recorded: Site3, site: Site, project: Path, feature: str = "wo_a
         site, recorded.catalog, feature, None, project, value=changes.pop("value", None), promoted=promoted
     )
     verdict = changes.pop("verdict", "KEEP")
+    boot = changes.pop("boot", None)
+    compared = {
+        "arm": "baseline",
+        "boot_id": boot,
+        "generation": arms.baseline.id,
+        "seq": 1,
+        "hash": "0" * 64,
+        "valid": True,
+    }
     record = build_trial_record(
         record_id=changes.pop("record_id", WALK),
         site=changes.pop("site_name", "lab"),
@@ -451,7 +479,7 @@ def keep_record(recorded: Site3, site: Site, project: Path, feature: str = "wo_a
         candidate=arms.candidate,
         difference=compare(arms.baseline, arms.candidate),
         allowlist=recorded.catalog.allowlist,
-        boots=[],
+        boots=[] if boot is None else [compared],
         verdict=Verdict(verdict, "by hand", {}),
         restored=arms.baseline.id,
         timings={"started_at": "t", "ended_at": "t", "phases": {}},
@@ -567,16 +595,16 @@ def test_a_promotion_needs_the_record_itself(recorded: Site3, ground: Ground, si
     assert caught.value.id == "TS-PROMOTE-RECORD"
 
 
-def test_a_promotion_that_shifts_the_balance_names_the_sweeps_to_repeat(
-    recorded: Site3, site: Site, project: Path
+def test_a_promotion_that_changes_what_a_step_costs_names_the_sweeps_to_repeat(
+    recorded: Site3, ground: Ground, site: Site, project: Path
 ) -> None:
-    earlier = keep_record(recorded, site, project, "threads", value="48", record_id="t20260101T030405Z-0000")
-    features = recorded.catalog.features
-    entry = features["wo_a"].model_copy(update={"shifts_cost_balance": True})
-    recorded.catalog = replace(recorded.catalog, features={**features, "wo_a": entry})
+    walk, _ = sweep_walk(ground, recorded)
+    boot = recorded.boot(walk, 0, walk.site_baseline)
+    earlier = keep_record(recorded, site, project, "threads", value="48", record_id="t20260101T030405Z-0000", boot=boot)
+    assert recorded.catalog.features["wo_a"].shifts_cost_balance
     promotion = promote(recorded, site, project, keep_record(recorded, site, project))
-    assert promotion.stale == (earlier["id"],)
-    assert earlier["id"] in promotion.lines()[1]
+    assert set(promotion.stale) == {earlier["id"]}
+    assert "DSV41_WO_A_W8 was 0, is 1" in promotion.lines()[1]
 
 
 def test_the_controllers_copy_follows_the_nodes(tmp_path: Path, recorded: Site3, site: Site, project: Path) -> None:

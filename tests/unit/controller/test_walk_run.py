@@ -79,7 +79,8 @@ def test_the_boots_of_a_walk_are_told_their_place_and_generation(
         "boot",
         {
             **common, "boot_arm": "candidate", "boot_purpose": "trial", "boot_stage": "c", "boot_trial": WALK,
-            "boot_slot": "1", "boot_generation": "g1", "boot_bench": "true", "feature": "wo_a", "value": "",
+            "boot_slot": "1", "boot_generation": "g1", "boot_bench": "true", "boot_check": "false", "feature": "wo_a",
+            "value": "",
         },
     )  # fmt: skip
     assert calls[1][1]["boot_purpose"] == "restore"
@@ -179,5 +180,6 @@ def test_check_mode_says_the_boots_and_keeps_nothing(on_site: list[Any], tmp_pat
     lines: list[str] = []
     end = run_walk(asked(tmp_path, check=True), lines.append)
     assert (end.state, on_site) == ("paused", [])
-    assert [line.split(":")[0] for line in lines] == ["slot 1/3 baseline", "slot 2/3 wo_a", "slot 3/3 baseline"]
+    places = ["slot 1/4 wo_a", "slot 2/4 baseline", "slot 3/4 wo_a", "slot 4/4 baseline"]
+    assert [line.split(":")[0] for line in lines] == places
     assert not (tmp_path / ".trispark/lab/walks").exists()

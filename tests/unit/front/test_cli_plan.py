@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,14 +93,14 @@ def test_a_site_that_is_not_configured_can_be_planned_for(root: Path) -> None:
 def test_a_sweep_is_shown_value_by_value(root: Path, tmp_path: Path) -> None:
     copy = tmp_path / "checkout"
     shutil.copytree(root, copy)
-    file = copy / "experiments" / "features.yml"
-    text = file.read_text(encoding="utf-8")
-    entry = text[text.index("  engram_prefetch:\n") :]
-    swept = entry.replace("  engram_prefetch:", "  a_sweep:").replace("kind: change", "kind: sweep")
-    swept = swept.replace(
-        "    sets:\n      DSV41_ENGRAM_PREFETCH: 1\n", "    sweep: {name: MAX_RUNNING_REQUESTS, values: [2, 3, 4]}\n"
-    )
-    file.write_text(text + swept[: swept.index("    field_observations:")], encoding="utf-8")
+
+    def add(features: dict[str, Any]) -> None:
+        entry = json.loads(json.dumps(features["engram_prefetch"]))
+        for name in ("sets", "check_boot"):
+            entry.pop(name, None)
+        features["a_sweep"] = {**entry, "kind": "sweep", "sweep": {"name": "MAX_RUNNING_REQUESTS", "values": [2, 3, 4]}}
+
+    change_features(copy, add)
     status, out, err = ask(copy, "plan", "c", "-e", "feature=a_sweep", "--json")
     assert (status, err) == (0, "")
     plans = json.loads(out[-1])["plans"]
@@ -109,6 +110,13 @@ def test_a_sweep_is_shown_value_by_value(root: Path, tmp_path: Path) -> None:
     assert one == plans[1]
     status, _, err = ask(copy, "plan", "c", "-e", "feature=a_sweep", "-e", "value=9")
     assert (status, err.split(": ")[1]) == (exit_codes.REFUSED, "TS-FEATURE-VALUE")
+
+
+def change_features(root: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    path = root / "experiments" / "features.yml"
+    data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    edit(data["features"])
+    path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -198,11 +206,8 @@ def test_features_say_what_each_is_and_where_it_cannot_be_run(root: Path) -> Non
 def test_a_reason_that_holds_everywhere_is_said_once(root: Path, tmp_path: Path) -> None:
     copy = tmp_path / "checkout"
     shutil.copytree(root, copy)
-    file = copy / "experiments" / "features.yml"
-    text = file.read_text(encoding="utf-8")
-    start = text.index("  engram_prefetch:\n")
-    entry = text[start:].replace("available: true", "available: false\n    unavailable_reason: no kernel yet", 1)
-    file.write_text(text[:start] + entry, encoding="utf-8")
+    reason = {"available": False, "unavailable_reason": "no kernel yet", "unavailable_on": {}}
+    change_features(copy, lambda features: features["engram_prefetch"].update(reason))
     _, out, _ = ask(copy, "features")
     assert [line.strip() for line in out if "no kernel yet" in line] == ["not anywhere: no kernel yet"]
 
