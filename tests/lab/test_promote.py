@@ -37,7 +37,7 @@ def label(lab: Any) -> set[str]:
 
 @pytest.fixture
 def kept(serving: Any) -> Iterator[dict[str, Any]]:
-    """The newest trial of wo_a against the baseline of now, once more, as if it had ended with KEEP; undone at the end."""
+    """The newest trial of wo_a against the baseline of now, as if it had ended with KEEP; undone at the end."""
 
     def trials() -> list[dict[str, Any]]:
         now = label(serving)
