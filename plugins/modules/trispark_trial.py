@@ -90,7 +90,7 @@ from trispark.errors import TrisparkError
 from trispark.plan import Ground
 from trispark.records import RecordCache
 from trispark.stages import entry
-from trispark.walk_plan import kept_walk, plan_walk, require_feature, require_plans, was_begun
+from trispark.walk_plan import kept_walk, plan_walk, require_feature, was_begun
 from trispark.walk_run import require_need
 
 
@@ -123,8 +123,7 @@ def main() -> None:
             require_feature(kept, given["stage"], feature, value)
             feature, value = kept.feature, kept.value or ""
         name = resumed or given["trial"] or Moment.current().trial_id
-        walk = plan_walk(ground, name, given["stage"], feature, value)
-        require_plans(walk, given["plan"])
+        walk = plan_walk(ground, name, given["stage"], feature, value, given["plan"])
         records = RecordCache(root / ".trispark" / given["site"] / "records").list()
         if not resumed:
             require_need(ground.catalog, walk, records)

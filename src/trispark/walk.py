@@ -222,7 +222,7 @@ class Walker:
         self.statuses = self.children.statuses()
         found = identities(self.statuses)
         went = changed_hosts(self._known, found)
-        silent = tuple(sorted(node for node, answer in self.statuses.items() if not answer))
+        silent = self._silent(self.statuses)
         self._known.update({node: seen for node, seen in found.items() if seen is not None})
         if not went and not silent:
             return None
@@ -273,20 +273,24 @@ class Walker:
         if last["id"] == self._proved:
             return True
         answers = {node: answer for node, answer in self.statuses.items() if answer}
-        return is_serving(answers, self.plan.site_baseline, len(self.statuses))
+        return is_serving(answers, self.plan.site_baseline, len(self._known))
 
     def _await_nodes(self, until: float) -> bool:
         """Wait for nodes that do not answer; without all of them nothing can be booted."""
         if not self.journal.read().nodes_down():
             return True
         while True:
-            silent = sorted(node for node, answer in self.children.statuses().items() if not answer)
+            silent = self._silent(self.children.statuses())
             if not silent:
                 return True
             if self.clock.now().timestamp() >= until:
                 self.say(f"restore: {', '.join(silent)} did not come back, the baseline is not restored")
                 return False
             self.clock.sleep(RETURN_POLL_S)
+
+    def _silent(self, statuses: Statuses) -> tuple[str, ...]:
+        """Nodes of the site that did not answer."""
+        return tuple(node for node in sorted(self._known) if not statuses.get(node))
 
     # -- one child run, and what is known of it
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from trispark.errors import TrisparkError
-from trispark.plan import NOT_BUILT, Ground, plan_on, plans_of
+from trispark.plan import NOT_BUILT, Ground, kept_plan, plan_on, plans_of, require_same_plan
 from trispark.resolve import resolve, resolve_arms
 from trispark_node.plain_json import parse_json
 
@@ -108,10 +108,13 @@ class WalkPlan:
         return {name: [old.get(name), new.get(name)] for name in sorted({*old, *new}) if old.get(name) != new.get(name)}
 
 
-def plan_walk(ground: Ground, walk: str, stage: str, feature: str | None, value: str | None = None) -> WalkPlan:
+def plan_walk(
+    ground: Ground, walk: str, stage: str, feature: str | None, value: str | None = None, agreed: str = ""
+) -> WalkPlan:
     """The walk of a feature (all values of a sweep without `value`) in a stage.
 
-    Raises the first refusal of a plan as the error that it is, and what `plan_on` raises.
+    `agreed`: ids of the plans that it must have, with commas between them; empty for any. Raises TS-PLAN-CHANGED for
+    others, the first refusal of a plan as the error that it is, and what `plan_on` raises.
     """
     catalog, site, root = ground.catalog, ground.site, ground.root
     selected = catalog.select(stage, feature or None)
@@ -129,6 +132,7 @@ def plan_walk(ground: Ground, walk: str, stage: str, feature: str | None, value:
     for plan in plans:
         for refusal in plan["refusals"]:
             raise TrisparkError(**refusal)
+    _require_agreed(ground, plans, agreed)
     if ground.image == NOT_BUILT:
         site.model_copy(update={"engine_image": None}).require_engine_image()
     resolved: dict[str, Mapping[str, Any]] = {}
@@ -205,11 +209,16 @@ def _can_share(plans: Sequence[Mapping[str, Any]]) -> bool:
     return all(counted(plan) == 1 and plan["baseline"] == plans[0]["baseline"] for plan in plans)
 
 
-def require_plans(walk: WalkPlan, agreed: str) -> None:
-    """Raises TS-PLAN-CHANGED unless `agreed` (ids with commas between them, empty for any) are the walk's plans."""
-    wanted = tuple(part.strip() for part in agreed.split(",") if part.strip())
-    if wanted and wanted != walk.plans:
-        raise plan_changed(f"stage {walk.stage} {walk.label}", ", ".join(wanted), ", ".join(walk.plans))
+def _require_agreed(ground: Ground, plans: Sequence[Mapping[str, Any]], agreed: str) -> None:
+    """Raises TS-PLAN-CHANGED, naming what changed where the plan that was agreed on was kept."""
+    wanted = [part.strip() for part in agreed.split(",") if part.strip()]
+    if not wanted:
+        return
+    found = [plan["id"] for plan in plans]
+    if len(wanted) != len(found):
+        raise plan_changed(f"stage {plans[0]['stage']} {plans[0]['feature']}", ", ".join(wanted), ", ".join(found))
+    for identity, plan in zip(wanted, plans, strict=True):
+        require_same_plan(identity, plan, kept_plan(ground.root, ground.site.name, identity))
 
 
 def require_same_walk(kept: WalkPlan, now: WalkPlan) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from trispark.benchstats import summarize
 from trispark.catalog import Catalog
+from trispark.errors import TrisparkError
 from trispark.host.locks import alone
 from trispark.host.state import private_directory, state_directory
 from trispark.plan import Ground
@@ -26,7 +27,6 @@ from trispark.walk_plan import (
     keep_walk,
     kept_walk,
     plan_walk,
-    require_plans,
     require_same_walk,
     walks_directory,
     was_begun,
@@ -65,11 +65,10 @@ def run_walk(asked: Walk, say: Callable[[str], None], clock: Clock | None = None
     with alone(lock, error_id="TS-WALK-BUSY", doing="trial", wait_s=0, say=lambda _line: None):
         cache = RecordCache(root / ".trispark" / site / "records")
         ground = _ground(asked, cache)
-        plan = plan_walk(ground, asked.walk, asked.stage, asked.feature, asked.value or None)
-        require_plans(plan, asked.agreed)
+        plan = plan_walk(ground, asked.walk, asked.stage, asked.feature, asked.value or None, asked.agreed)
         directory = walks_directory(root, site) / asked.walk
         if was_begun(root, site, asked.walk):
-            require_same_walk(kept_walk(root, site, asked.walk), plan)
+            plan = _resumed(kept_walk(root, site, asked.walk), plan, Journal(directory), asked.check)
         else:
             require_need(ground.catalog, plan, cache.list())
             if not asked.check:
@@ -89,6 +88,22 @@ def run_walk(asked: Walk, say: Callable[[str], None], clock: Clock | None = None
             return_s=ground.site.start_deadline_s,
         )
         return walker.walk()
+
+
+def _resumed(kept: WalkPlan, now: WalkPlan, journal: Journal, check: bool) -> WalkPlan:
+    """The plan to go on with. One that has changed ends the walk: what it has begun is only brought back.
+
+    Raises TS-PLAN-CHANGED where nothing is to be brought back.
+    """
+    try:
+        require_same_walk(kept, now)
+    except TrisparkError as error:
+        history = journal.read()
+        if check or history.ended or history.last_start() is None:
+            raise
+        if history.stopped is None:
+            journal.write("stopped", f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", reason=str(error))
+    return kept
 
 
 def require_need(catalog: Catalog, plan: WalkPlan, records: Sequence[Mapping[str, Any]]) -> None:

@@ -42,7 +42,6 @@ from trispark.walk_plan import (
     kept_walk,
     plan_walk,
     require_feature,
-    require_plans,
     require_same_walk,
     walks_directory,
     was_begun,
@@ -182,12 +181,12 @@ def test_a_feature_that_cannot_be_run_on_the_engine_is_refused(ground: Ground) -
 
 def test_a_changed_plan_is_refused_by_what_changed(ground: Ground) -> None:
     walk = plan_walk(ground, WALK, "c", "wo_a")
-    require_plans(walk, "")
-    require_plans(walk, walk.plans[0])
-    require_same_walk(walk, plan_walk(ground, WALK, "c", "wo_a"))
-    with pytest.raises(TrisparkError) as caught:
-        require_plans(walk, "p0123456789abcdef")
-    assert (caught.value.id, caught.value.observed) == ("TS-PLAN-CHANGED", walk.plans[0])
+    require_same_walk(walk, plan_walk(ground, WALK, "c", "wo_a", agreed=walk.plans[0]))
+    for agreed in ("p0123456789abcdef", f"{walk.plans[0]},{walk.plans[0]}"):
+        with pytest.raises(TrisparkError) as caught:
+            plan_walk(ground, WALK, "c", "wo_a", agreed=agreed)
+        assert caught.value.id == "TS-PLAN-CHANGED"
+        assert walk.plans[0] in caught.value.observed
     other = replace(ground, promoted={"DSPARK_BLOCK_SIZE": 5}, promoted_by={"record": "t9", "record_hash": "0" * 64})
     with pytest.raises(TrisparkError) as caught:
         require_same_walk(walk, plan_walk(other, WALK, "c", "wo_a"))

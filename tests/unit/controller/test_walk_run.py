@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,8 @@ from trispark.plan import Ground
 from trispark.run_events import WALK_PREFIX, FailedEvent, RunEvents
 from trispark.walk import BootRequest, ChildEnd, WalkEnd
 from trispark.walk_child import Playbooks, child_arguments, child_end, node_statuses
-from trispark.walk_plan import plan_walk, was_begun
+from trispark.walk_journal import Journal
+from trispark.walk_plan import plan_walk, walks_directory, was_begun
 from trispark.walk_run import Walk, run_walk
 
 WALK = "t20260102T030405Z-a1b2"
@@ -165,6 +167,23 @@ def test_what_is_refused_is_refused_before_anything_is_kept(
     assert caught.value.id == error_id
     assert on_site == []
     assert not (tmp_path / ".trispark/lab/walks").exists()
+
+
+def test_a_plan_that_changed_ends_what_was_begun_and_refuses_what_was_not(
+    on_site: list[Any], ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_walk(asked(tmp_path), print)
+    first = on_site[0].plan
+    promoted = replace(ground, promoted={"DSV41_IO_THREADS": 48}, promoted_by={"record": "t1", "record_hash": "0" * 64})
+    monkeypatch.setattr(walk_run.Ground, "load", classmethod(lambda _cls, _root, _site: promoted))
+    with pytest.raises(TrisparkError) as caught:
+        run_walk(asked(tmp_path), print)
+    assert (caught.value.id, len(on_site)) == ("TS-PLAN-CHANGED", 1)
+    journal = Journal(walks_directory(tmp_path, "lab") / WALK)
+    journal.write("slot_started", "t", slot=0)
+    run_walk(asked(tmp_path), print)
+    assert on_site[1].plan == first, "with the plan that it was begun with"
+    assert str(journal.read().stopped).startswith("TS-PLAN-CHANGED")
 
 
 def test_one_walk_at_a_time(on_site: list[Any], tmp_path: Path) -> None:
