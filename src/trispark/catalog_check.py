@@ -65,6 +65,10 @@ def check_references(catalog: Catalog) -> None:
     missing = [stage for stage in STAGES if stage not in catalog.stages]
     if missing:
         raise _reference(f"{DIRECTORY}/stages.yml", f"the stage {missing[0]} is missing", missing[0])
+    for letter, row in catalog.stages.items():
+        for name in (name for criterion in (*row.entry, *row.exit) for name in criterion.features):
+            if name not in catalog.features:
+                raise _reference(f"{DIRECTORY}/stages.yml {letter}", f"it names {name}, which is no feature", name)
     for identity, evidence in catalog.evidence.items():
         _check_evidence(catalog, evidence, engines, f"{DIRECTORY}/evidence.yml {identity}")
     for name, feature in catalog.features.items():

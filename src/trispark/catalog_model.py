@@ -210,6 +210,18 @@ class Feature(Strict):
         return self.unavailable_reason if not self.available else self.unavailable_on.get(engine)
 
 
+class Criterion(Strict):
+    """Something that should be so before a stage begins, or when it has ended; judged by the site's records.
+
+    baseline_measured: the newest measured boot of the site's baseline is valid, packed on every rank; verdicts: each of
+    `features` (none named: each of the stage that can be tried) has a trial's record. `says` is for people.
+    """
+
+    id: Literal["baseline_measured", "verdicts"]
+    says: str
+    features: tuple[str, ...] = ()
+
+
 class Stage(Strict):
     """One row of the review's experiment order."""
 
@@ -217,6 +229,8 @@ class Stage(Strict):
     asks: str
     evidence: str
     trial: bool
+    entry: tuple[Criterion, ...] = ()
+    exit: tuple[Criterion, ...] = ()
 
 
 class Evidence(Strict):

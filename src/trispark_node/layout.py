@@ -41,6 +41,11 @@ class Layout:
         return self.root / "good.jsonl"
 
     @property
+    def baseline(self) -> Path:
+        """The promoted baseline; absent while the shipped one holds."""
+        return self.root / "baseline.json"
+
+    @property
     def records(self) -> Path:
         return self.root / "records"
 

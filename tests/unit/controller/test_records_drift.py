@@ -17,7 +17,8 @@ from trispark.errors import TrisparkError
 from trispark.record_diff import PARTS, diff_lines, diff_records
 from trispark.records import RecordCache
 from trispark.resolve import Resolution, compare
-from trispark.trial_outcome import record_trial
+from trispark.trial_outcome import TrialBoots, record_trial
+from trispark.walk_plan import TrialOfWalk, WalkPlan
 
 Maker = Callable[..., dict[str, Any]]
 
@@ -150,45 +151,41 @@ def test_a_rank_that_was_not_seen_is_compared_by_its_plan_alone(
 
 
 def trial(
-    project: Path, catalog: Catalog, cache: RecordCache, records: list[dict[str, Any]], plan: dict[str, Any]
+    project: Path, catalog: Catalog, cache: RecordCache, records: list[dict[str, Any]], walk: WalkPlan
 ) -> dict[str, Any]:
     for record in records:
         cache.add(record)
     return record_trial(
         project,
-        "lab",
         catalog.allowlist,
-        plan,
+        walk,
+        TrialBoots(walk.trials[0], (records[0],), (records[1],), None),
         cache,
-        baseline_boots=[records[0]["id"]],
-        candidate_boots=[records[1]["id"]],
         restored_boot=records[0]["id"],
+        began="2026-01-01T00:00:00Z",
         previous=cache.head(),
         now=datetime(2026, 1, 2, tzinfo=UTC),
     )
 
 
 @pytest.fixture
-def plan(baseline: Resolution, candidate: Resolution) -> dict[str, Any]:
-    return {
-        "resolved": candidate.resolved,
-        "baseline_resolved": baseline.resolved,
-        "requested": {"stage": "c", "feature": "wo_a", "trial": "t1", "purpose": "validate"},
-        "time": "2026-01-01T00:00:00Z",
-        "started": 0,
-    }
+def walk(baseline: Resolution, candidate: Resolution) -> WalkPlan:
+    one = TrialOfWalk("t1", "p1", None, "wo_a", (), baseline.id, candidate.id)
+    resolved = {side.id: side.resolved for side in (baseline, candidate)}
+    return WalkPlan("t1", "lab", "c", "wo_a", None, baseline.id, None, (), (one,), resolved)
 
 
 def test_a_trial_is_recorded_when_only_the_change_differs(
     project: Path,
     catalog: Catalog,
     pair: tuple[dict[str, Any], dict[str, Any]],
-    plan: dict[str, Any],
+    walk: WalkPlan,
     tmp_path: Path,
 ) -> None:
-    record = trial(project, catalog, RecordCache(tmp_path), list(pair), plan)
+    record = trial(project, catalog, RecordCache(tmp_path), list(pair), walk)
     assert record["kind"] == "trial"
     assert [boot["arm"] for boot in record["boots"]] == ["baseline", "candidate"]
+    assert not record["outcome"]["reason"].startswith("TS-")
 
 
 @pytest.mark.parametrize(
@@ -199,19 +196,20 @@ def test_a_trial_is_recorded_when_only_the_change_differs(
         ({"change": lambda seen: seen["spark1"]["env"].update(NCCL_NET="Socket")}, "NCCL_NET of rank 1"),
     ],
 )
-def test_a_trial_with_a_smuggled_change_has_no_verdict(
+def test_a_trial_with_a_smuggled_change_decides_nothing_and_names_it(
     project: Path,
     catalog: Catalog,
     boot_record: Maker,
-    plan: dict[str, Any],
+    walk: WalkPlan,
     tmp_path: Path,
     boot: dict[str, Any],
     named: str,
 ) -> None:
     records = [boot_record(trial="t1"), boot_record("candidate", trial="t1", **boot)]
-    with pytest.raises(TrisparkError) as caught:
-        trial(project, catalog, RecordCache(tmp_path), records, plan)
-    assert (caught.value.id, caught.value.what.split(" is not")[0]) == ("TS-TRIAL-DRIFT", named)
+    outcome = trial(project, catalog, RecordCache(tmp_path), records, walk)["outcome"]
+    assert outcome["verdict"] == "INCONCLUSIVE"
+    assert outcome["reason"].startswith(f"TS-TRIAL-DRIFT: {named} is not")
+    assert outcome["differences"] == {}
 
 
 def test_two_boots_are_compared_in_words(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:

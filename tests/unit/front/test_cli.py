@@ -401,9 +401,11 @@ def test_status_line_of_a_running_engine() -> None:
         "engine": {"state": "running", "boot_id": "b1", "generation": "g1"},
         "good": [{"generation": "g0"}, {"generation": "g1"}],
         "foreign": ["someones"],
+        "baseline": {"record": "t1", "settings": {}},
     }
     assert list(status_lines(node_states({"status": {"spark0": state}}), frozenset())) == [
         "spark0  current g1; running, boot b1, generation g1; last good g1",
+        "spark0  baseline promoted by t1",
         "spark0  not ours, in our place: someones",
     ]
 
