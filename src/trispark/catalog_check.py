@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trispark.catalog import Catalog, Engine
 
 ALLOWLIST = f"{DIRECTORY}/env_allowlist.yml"
+UNPROVEN = "no evidence proves it on the engine"
 
 
 def check_baseline(allowlist: Allowlist, settings: Mapping[str, Raw]) -> dict[str, Value]:
@@ -183,7 +184,7 @@ def _check_provable(catalog: Catalog, feature: Feature, engines: frozenset[str],
             continue
         shown = [ref for ref in feature.evidence.must if can_show(catalog.evidence[ref.id], ref, engine)]
         if not shown:
-            raise _reference(where, f"no evidence proves it on the engine {engine}", engine)
+            raise _reference(where, f"{UNPROVEN} {engine}", engine)
 
 
 def _check_no_cycle(catalog: Catalog) -> None:
