@@ -26,6 +26,7 @@ from trispark.catalog import (
     Feature,
     FeaturesFile,
     Kind,
+    Stage,
     StagesFile,
     assemble,
 )
@@ -111,7 +112,11 @@ def _references(files: Files) -> Iterator[TrisparkError]:
     """Problems between the files. Ends where the rest cannot be judged with what is wrong put aside."""
     yield from _baseline(files)
     rest: Files | None = _with_baseline(files)
+    seen: set[str] = set()
     while rest is not None and (error := _error_of(rest)) is not None:
+        if str(error) in seen:  # it could not be put aside
+            return
+        seen.add(str(error))
         yield error
         file, _, entry = error.where.removeprefix(f"{DIRECTORY}/").partition(" ")
         if file == "baseline.yml":
@@ -119,6 +124,8 @@ def _references(files: Files) -> Iterator[TrisparkError]:
             rest = _with(rest, "exclusions.yml", {})
         elif file == "env_allowlist.yml":
             rest = _with_neutral_variable(rest, entry)
+        elif file == "stages.yml" and entry in _stages(rest):
+            rest = _with(rest, file, {**_stages(rest), entry: _stage_without(_stages(rest)[entry], None)})
         elif file == "stages.yml":
             rest = _with_all_stages(rest)
         elif file == "features.yml" and entry in rest[file].features:
@@ -262,7 +269,28 @@ def _without_feature(files: Files, name: str) -> Files:
         identity: entry.model_copy(update={"off_in": tuple(each for each in entry.off_in if each not in gone)})
         for identity, entry in files["exclusions.yml"].exclusions.items()
     }
-    return _with(files, "exclusions.yml", exclusions)
+    files = _with(files, "exclusions.yml", exclusions)
+    return _with(files, "stages.yml", {letter: _stage_without(row, gone) for letter, row in _stages(files).items()})
+
+
+def _stages(files: Files) -> Mapping[str, Stage]:
+    stages: Mapping[str, Stage] = files["stages.yml"].stages
+    return stages
+
+
+def _stage_without(row: Stage, gone: set[str] | None) -> Stage:
+    """A stage whose criteria do not name some features (None: no feature at all)."""
+    return row.model_copy(
+        update={
+            field: tuple(
+                criterion.model_copy(
+                    update={"features": tuple(name for name in criterion.features if gone and name not in gone)}
+                )
+                for criterion in getattr(row, field)
+            )
+            for field in ("entry", "exit")
+        }
+    )
 
 
 def _pieces(files: Files, name: str) -> Iterator[TrisparkError]:

@@ -170,6 +170,19 @@ def test_missing_stages_are_named_one_by_one(tree: Path) -> None:
     assert "nobody" in found[1]
 
 
+def test_a_stage_that_names_no_feature_is_named_once_and_ends(tree: Path) -> None:
+    change(
+        tree,
+        "experiments/stages.yml",
+        lambda d: d["stages"]["d"]["entry"].append({"id": "verdicts", "says": "x", "features": ["nobody"]}),
+    )
+    change(tree, "experiments/features.yml", lambda d: d["features"]["wo_a"].update(excludes=["noone"]))
+    assert [line.split(": ")[1] for line in lines(tree)] == [
+        "it names nobody, which is no feature",
+        "it names the feature noone, which is not another entry",
+    ]
+
+
 def test_the_site_is_judged_with_the_catalog(tree: Path) -> None:
     change(
         tree,
