@@ -132,6 +132,7 @@ def rename_feature(tree: Path, old: str, new: str) -> None:
                 if isinstance(value, list):
                     entry[field] = [new if each == old else each for each in value]
         path.write_text(yaml.safe_dump({**data, name: entries}, sort_keys=False), encoding="utf-8")
+    edit(tree / "experiments" / "stages.yml", f"features: [{old}]", f"features: [{new}]")
 
 
 CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
