@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from trispark.benchstats import summarize
 from trispark.records import RecordCache
@@ -62,10 +62,13 @@ class RecordedTrial:
     boot_paths: Sequence[str]
 
 
-def trials(found: Sequence[RecordedTrial], ended: str) -> Report:
+NOT_RESTORED: Final = "TS-TRIAL-RESTORE: the baseline does not serve again; do: playbooks/rollback.yml"
+
+
+def trials(found: Sequence[RecordedTrial], ended: str, *, restored: bool) -> Report:
     """The verdicts of a walk: of one trial under `trial`, and of all, one a value of a sweep, under `trials`.
 
-    `ended` says why the walk did not make all of its boots; empty when it did.
+    `ended` says why the walk did not make all of its boots; empty when it did. `restored`: whether the baseline serves.
     """
     each = [_trial(entry) for entry in found]
     published: dict[str, Any] = {
@@ -78,6 +81,8 @@ def trials(found: Sequence[RecordedTrial], ended: str) -> Report:
     failures = list(dict.fromkeys(report.failure_line for report in each if report.failure_line))
     if ended and not failures:
         failures = [f"TS-TRIAL-ENDED: {ended}"]
+    if not restored and not any(NOT_RESTORED in line for line in failures):
+        failures.insert(0, NOT_RESTORED)
     return Report([line for report in each for line in report.lines], published, " | ".join(failures))
 
 
@@ -116,9 +121,7 @@ def _trial(entry: RecordedTrial) -> Report:
     if str(outcome["reason"]).startswith("TS-TRIAL-"):
         failure = str(outcome["reason"])  # the boots cannot be compared
     if restored is None:
-        failure = f"TS-TRIAL-RESTORE: the baseline does not serve again; do: playbooks/rollback.yml; {failure}".rstrip(
-            "; "
-        )
+        failure = f"{NOT_RESTORED}; {failure}".rstrip("; ")
     return Report(lines, published, failure)
 
 

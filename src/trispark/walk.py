@@ -151,7 +151,7 @@ class Walker:
             if record is not None:
                 self._proved = record["id"]
                 return self._take(slot, record, known=False, seconds=ended.seconds)
-            why = "; ".join(ended.lines) or "the boot left no record"
+            why = _why(ended, None)
             self._note("slot_unrecorded", slot=slot.slot, reason=why)
             self._line(slot, f"no record: {why}", ended.seconds)
             reason = self._node_down(slot.slot, slot.label)
@@ -253,7 +253,7 @@ class Walker:
             record = self._last_boot()
             new = record is not None and (last is None or record["id"] != last["id"])
             state = record["outcome"]["state"] if record is not None and new else "no record"
-            why = "" if state == "valid" else f": {'; '.join(ended.lines) or 'without a message'}"
+            why = "" if state == "valid" else f": {_why(ended, record if new else None)}"
             self.say(f"{self._place(slot)} {purpose} baseline: {state}{why}, {ended.seconds:.0f} s")
             if record is not None and new:
                 self._proved = record["id"]
@@ -335,6 +335,13 @@ class Walker:
 
 class _Pause(str):
     """A reason to go on later."""
+
+
+def _why(ended: ChildEnd, record: Record | None) -> str:
+    """In the words of the record where there is one, else of the first failures of the child run."""
+    if record is not None:
+        return str(record["outcome"]["reason"])
+    return "; ".join(ended.lines[:2]) or "the boot left no record"
 
 
 def identities(statuses: Statuses) -> dict[str, str | None]:

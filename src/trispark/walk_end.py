@@ -80,6 +80,6 @@ def conclude(
             restored=restored is not None,
             reason=stopped,
         )
-    report = trials(found, stopped)
+    report = trials(found, stopped, restored=restored is not None)
     report.lines.extend(each.line() for each in exit_of(catalog, plan.stage, plan.site_baseline, cache.list()))
     return WalkConclusion(behind(heads, cache), report, added)

@@ -245,10 +245,10 @@ def test_trials_are_compared_by_arms_and_change(
     project: Path,
     catalog: Catalog,
     pair: tuple[dict[str, Any], dict[str, Any]],
-    plan: dict[str, Any],
+    walk: WalkPlan,
     tmp_path: Path,
 ) -> None:
-    first = trial(project, catalog, RecordCache(tmp_path), list(pair), plan)
+    first = trial(project, catalog, RecordCache(tmp_path), list(pair), walk)
 
     def change(record: dict[str, Any]) -> None:
         record["resolved"].update(candidate="g" + "0" * 16, changed={"EP_SIZE": {"baseline": 3, "candidate": 1}})

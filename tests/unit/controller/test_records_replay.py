@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -133,8 +132,7 @@ def rename_feature(tree: Path, old: str, new: str) -> None:
                 if isinstance(value, list):
                     entry[field] = [new if each == old else each for each in value]
         path.write_text(yaml.safe_dump({**data, name: entries}, sort_keys=False), encoding="utf-8")
-    stages = tree / "experiments" / "stages.yml"
-    stages.write_text(re.sub(rf"\b{old}\b", new, stages.read_text(encoding="utf-8")), encoding="utf-8")
+    edit(tree / "experiments" / "stages.yml", f"features: [{old}]", f"features: [{new}]")
 
 
 CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
