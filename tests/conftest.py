@@ -21,10 +21,11 @@ settings.load_profile("trispark")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not uses_lab(item))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("lab" if uses_lab(item) else str(item.path)))
+    if hasattr(config, "workerinput"):  # one of several processes
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group("lab" if uses_lab(item) else str(item.path)))
 
 
 def uses_lab(item: pytest.Item) -> bool:
