@@ -10,6 +10,8 @@ import os
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile(
     "trispark", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=False
@@ -21,12 +23,19 @@ settings.load_profile("trispark")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not uses_lab(item))
-    if hasattr(config, "workerinput"):  # one of several processes
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group("lab" if uses_lab(item) else str(item.path)))
+LAB_DIRECTORIES = ("tests/lab/", "tests/molecule/")
 
 
-def uses_lab(item: pytest.Item) -> bool:
-    return item.get_closest_marker("lab") is not None
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LAB_DIRECTORIES))
+
+
+class FilesAndOneLab(LoadScopeScheduling):
+    """Hands out tests by file, and all that use the lab as one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "lab" if nodeid.startswith(LAB_DIRECTORIES) else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesAndOneLab:
+    return FilesAndOneLab(config, log)

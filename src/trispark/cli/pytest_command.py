@@ -16,8 +16,7 @@ def pytest_argv(python: Path, *, everything: bool, arguments: list[str], cores: 
 
     tests/conftest.py says which tests stay in one process: those of the one lab, and those of one file.
     """
-    argv = [str(python), "-m", "pytest", "--durations=15", "-n", str(workers(cores))]
-    argv += ["--dist", "loadgroup", "--no-loadscope-reorder"]
+    argv = [str(python), "-m", "pytest", "--durations=15", "-n", str(workers(cores)), "--no-loadscope-reorder"]
     if not everything:
         argv += ["-m", "not slow"]
     return [*argv, *arguments]

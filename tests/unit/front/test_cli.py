@@ -664,4 +664,3 @@ def test_pytest_call(everything: bool, left_out: bool) -> None:
 def test_tests_run_in_as_many_processes_as_they_can_use(cores: int, processes: int) -> None:
     argv = pytest_argv(Path("/v/python"), everything=False, arguments=[], cores=cores)
     assert argv[argv.index("-n") + 1] == str(processes)
-    assert argv[argv.index("--dist") + 1] == "loadgroup"
