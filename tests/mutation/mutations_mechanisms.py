@@ -565,7 +565,7 @@ VARIABLES = (
     Mutation(
         "the controller takes a value out of range",
         "src/trispark/allowlist.py",
-        "                self._in_range(number, where)\n                return number\n            case Kind.FLOAT:",
+        "                self._in_range(number)\n                return number\n            case Kind.FLOAT:",
         "                return number\n            case Kind.FLOAT:",
         f"{_OF_CONTROLLER}::test_overrides_are_refused",
     ),
