@@ -132,7 +132,8 @@ def run_tests(
     prepare_machine(REPO, terminal.say)
     if LocalMachine().which("shellcheck") is None:
         ensure_packages(["shellcheck"], terminal.say)
-    argv = pytest_argv(environment.python, everything=everything, arguments=list(context.args))
+    cores = os.cpu_count() or 1
+    argv = pytest_argv(environment.python, everything=everything, arguments=list(context.args), cores=cores)
     os.chdir(REPO)
     os.umask(PUBLIC_UMASK)  # the tests are no part of what is kept in .trispark
     os.execve(argv[0], argv, pytest_environment(REPO))  # pytest replaces this process: nothing is printed after it

@@ -6,9 +6,18 @@ import os
 from pathlib import Path
 
 
-def pytest_argv(python: Path, *, everything: bool, arguments: list[str]) -> list[str]:
-    """pytest of ``.venv``; without ``everything`` the tests marked slow are left out."""
-    argv = [str(python), "-m", "pytest", "--durations=15"]
+def workers(cores: int) -> int:
+    """Processes that run tests: also on one core two, for the tests of the lab wait most of their time."""
+    return max(2, min(cores, 4))
+
+
+def pytest_argv(python: Path, *, everything: bool, arguments: list[str], cores: int = 2) -> list[str]:
+    """pytest of ``.venv``; without ``everything`` the tests marked slow are left out.
+
+    tests/conftest.py says which tests stay in one process: those of the one lab, and those of one file.
+    """
+    argv = [str(python), "-m", "pytest", "--durations=15", "-n", str(workers(cores))]
+    argv += ["--dist", "loadgroup", "--no-loadscope-reorder"]
     if not everything:
         argv += ["-m", "not slow"]
     return [*argv, *arguments]

@@ -658,3 +658,10 @@ def test_pytest_call(everything: bool, left_out: bool) -> None:
     assert argv[:4] == ["/v/python", "-m", "pytest", "--durations=15"]
     assert ("not slow" in argv) is left_out
     assert argv[-2:] == ["tests/unit", "-x"]
+
+
+@pytest.mark.parametrize(("cores", "processes"), [(1, 2), (2, 2), (3, 3), (64, 4)])
+def test_tests_run_in_as_many_processes_as_they_can_use(cores: int, processes: int) -> None:
+    argv = pytest_argv(Path("/v/python"), everything=False, arguments=[], cores=cores)
+    assert argv[argv.index("-n") + 1] == str(processes)
+    assert argv[argv.index("--dist") + 1] == "loadgroup"
