@@ -54,12 +54,14 @@ def stage_a(record: Record, path: str) -> Report:
 
 @dataclass(frozen=True)
 class RecordedTrial:
-    """The record of a trial and those of its boots, each with the path of the controller's copy."""
+    """The record of a trial and those of its counted boots, each with the path of the controller's copy; and of all of
+    its boots those that are not valid."""
 
     record: Record
     path: str
     boots: Sequence[Record]
     boot_paths: Sequence[str]
+    invalid: Sequence[Record] = ()
 
 
 NOT_RESTORED: Final = "TS-TRIAL-RESTORE: the baseline does not serve again; do: playbooks/rollback.yml"
@@ -99,7 +101,7 @@ def _trial(entry: RecordedTrial) -> Report:
     outcome = record["outcome"]
     feature, value = record["requested"]["feature"], record["requested"].get("value")
     label = feature if value is None else f"{feature}={value}"
-    failed = [boot for boot in boots if boot["outcome"]["state"] != "valid"]
+    failed = list(entry.invalid) or [boot for boot in boots if boot["outcome"]["state"] != "valid"]
     lines = [f"{label}: {outcome['verdict']}: {outcome['reason']}"]
     if outcome["verdict"] == INCONCLUSIVE:
         lines[0] += f"; do: {_undecided(record, boots, failed)}"

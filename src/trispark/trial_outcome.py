@@ -26,12 +26,16 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class TrialBoots:
-    """What came of one trial of a walk. `ended`: why it has not all of its boots, None when it has."""
+    """What came of one trial of a walk: its counted boots, and of all of its boots those that are not valid.
+
+    `ended`: why it has not all of its boots, None when it has.
+    """
 
     trial: TrialOfWalk
     baseline: tuple[Record, ...]
     candidate: tuple[Record, ...]
     ended: str | None
+    invalid: tuple[Record, ...] = ()
 
 
 def trials_to_record(walk: WalkPlan, history: History, records: Sequence[Record], stopped: str) -> list[TrialBoots]:
@@ -64,7 +68,7 @@ def trials_to_record(walk: WalkPlan, history: History, records: Sequence[Record]
         if missing:
             left_out = f"{invalid[0]['boot_id']} is not valid, the boots after it were left out" if invalid else ""
             ended = stopped or left_out or "not all boots were made"
-        result.append(TrialBoots(trial, tuple(arms["baseline"]), tuple(arms["candidate"]), ended))
+        result.append(TrialBoots(trial, tuple(arms["baseline"]), tuple(arms["candidate"]), ended, tuple(invalid)))
     return result
 
 

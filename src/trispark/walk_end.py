@@ -69,7 +69,7 @@ def conclude(
             added += 1
         own = [cache.show(boot["boot_id"]) for boot in record["boots"]]
         paths = [record_path(cache, each, root) for each in own]
-        found.append(RecordedTrial(record, record_path(cache, record, root), own, paths))
+        found.append(RecordedTrial(record, record_path(cache, record, root), own, paths, boots.invalid))
     if not history.ended:
         outcomes = [entry.record["outcome"] for entry in found]
         journal.write(

@@ -190,7 +190,7 @@ def _require_there(node: Node, request: ShareRequest) -> None:
             "",
             f"{share.source} mounted there",
             _unmounted(share.directory),
-            "./trispark play share; a mount is lost with a reboot of the node",
+            "./trispark play share; a mount is lost with a reboot of its node, over ssh with one of the head, too",
         )
     if not _as_declared(share, mount):
         raise request.refuse(

@@ -24,7 +24,7 @@ def records_of(lab: Any, name: str = "spark0") -> list[dict[str, Any]]:
 
 
 def walks(lab: Any) -> set[str]:
-    return {path.name for path in (lab.root / ".trispark/lab/walks").glob("t*")}
+    return {path.parent.name for path in (lab.root / ".trispark/lab/walks").glob("t*/plan.json")}
 
 
 def ours(lab: Any) -> set[int]:

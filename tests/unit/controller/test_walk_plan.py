@@ -346,6 +346,25 @@ def test_a_value_that_was_not_begun_has_no_record_and_one_that_was_says_why_it_e
     assert (only.trial.value, only.ended, len(only.candidate)) == ("24", "boot 1 took spark1 down", 0)
 
 
+def test_a_boot_that_prepares_and_is_not_valid_ends_the_trial_with_a_failure(
+    ground: Ground, recorded: Site3, project: Path
+) -> None:
+    """It is no boot of the verdict, and still the reason that there is none."""
+    for name in ("experiments", "templates", "adapters"):
+        (recorded.root / name).symlink_to(project / name)
+    walk = plan_walk(ground, WALK, "c", "wo_a")
+    keep_walk(walks_directory(recorded.root, "lab") / WALK, walk)
+    assert not walk.slots[0].counted
+    tuning = recorded.boot(walk, 0, walk.slots[0].generation, state="invalid")
+    restored = recorded.boot(walk, 3, walk.site_baseline, purpose="restore")
+    heads = dict.fromkeys(NODES, recorded.cache.head())
+    end = conclude(recorded.root, "lab", WALK, stopped="", restored=restored, heads=heads)
+    record = recorded.cache.show(WALK)
+    assert record["boots"] == []
+    assert record["outcome"]["reason"] == f"{tuning} is not valid, the boots after it were left out"
+    assert end.report.failure_line == f"TS-TRIAL-BOOT: {tuning}: a gate"
+
+
 def test_boots_that_cannot_be_compared_end_in_a_record_that_says_so(ground: Ground, recorded: Site3) -> None:
     walk = plan_walk(ground, WALK, "b", "threads", "48")
     directory = walks_directory(recorded.root, "lab") / WALK

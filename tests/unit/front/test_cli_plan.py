@@ -492,17 +492,21 @@ class Verdicts:
     ],
 )
 def test_an_undecided_trial_says_what_to_do(states: tuple[str, str], value: str | None, expected: str) -> None:
-    from trispark.reporting import trial
+    from trispark.reporting import RecordedTrial, trials
 
     boots = [
         {"boot_id": f"b{number}", "outcome": {"state": state, "reason": "x"}} for number, state in enumerate(states)
     ]
     record = {**Verdicts.record, "requested": {**Verdicts.record["requested"], "value": value}}
-    line = trial(record, "path", boots, []).lines[0]
+
+    def first_line(of: dict[str, Any]) -> str:
+        return trials([RecordedTrial(of, "path", boots, [])], "", restored=True).lines[0]
+
+    line = first_line(record)
     assert "; do: " in line
     assert expected in line
     kept = {**record, "outcome": {**record["outcome"], "verdict": "KEEP"}}
-    assert "do: " not in trial(kept, "path", boots, []).lines[0]
+    assert "do: " not in first_line(kept)
 
 
 def keep_compiled_in(root: Path, environment: dict[str, str]) -> str:

@@ -56,7 +56,7 @@ class Fleet:
         self.table = process / "mountinfo"
         self.table.write_text("20 1 254:0 / / rw,relatime - ext4 /dev/root rw\n")
         boot = bench.procfs / "sys" / "kernel" / "random"
-        boot.mkdir(parents=True)
+        boot.mkdir(parents=True, exist_ok=True)
         self.boot_id = boot / "boot_id"
         self.boot_id.write_text("one\n")
         programs = path / "programs"
