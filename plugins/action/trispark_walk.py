@@ -60,8 +60,8 @@ class ActionModule(ActionBase):
         except TrisparkError as error:
             result.update(failed=True, msg=str(error), check_id=error.id)
         except WalkInterrupted:
-            error = interrupted(str(given["walk"]))
-            result.update(failed=True, msg=str(error), check_id=error.id)
+            failure = interrupted(str(given["walk"]))
+            result.update(failed=True, msg=str(failure), check_id=failure.id)
         else:
             result.update(
                 changed=ended.booted > 0,

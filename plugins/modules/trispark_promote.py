@@ -78,6 +78,7 @@ published:
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trispark_failure import fail
@@ -90,7 +91,7 @@ from trispark.record_chain import leading_head
 from trispark.records import RecordCache
 
 
-def planned(root: Path, given: dict) -> Promotion:
+def planned(root: Path, given: dict[str, Any]) -> Promotion:
     project = Project.load(root, given["site"])
     require_nodes(project.site, given["statuses"])
     if given["revert"]:
