@@ -37,5 +37,6 @@ class FilesAndOneLab(LoadScopeScheduling):
         return "lab" if nodeid.startswith(LAB_DIRECTORIES) else nodeid.partition("::")[0]
 
 
+@pytest.hookimpl(optionalhook=True)  # breakages are run without plugins
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesAndOneLab:
     return FilesAndOneLab(config, log)

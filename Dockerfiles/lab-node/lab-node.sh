@@ -32,6 +32,17 @@ install -d -m 0755 /run/sshd /run/lab-ssh
 install -m 0600 -o root -g root /etc/trispark-lab/ssh_host_ed25519_key /run/lab-ssh/ssh_host_ed25519_key
 install -m 0644 -o root -g root /etc/trispark-lab/authorized_keys /run/lab-ssh/authorized_keys
 
+# A lab whose checkpoint is shared over FUSE: the head lets the workers' key read, the workers know the head.
+for name in share_authorized_keys share_known_hosts; do
+  if [ -e "/etc/trispark-lab/$name" ]; then
+    install -m 0644 -o root -g root "/etc/trispark-lab/$name" "/run/lab-ssh/$name"
+  fi
+done
+if [ -e /etc/trispark-lab/share_key ]; then
+  install -m 0600 -o root -g root /etc/trispark-lab/share_key /run/lab-ssh/share_key
+  [ -e /dev/fuse ] || mknod -m 0666 /dev/fuse c 10 229
+fi
+
 # Whatever the controller's engine passes on for its own downloads, the lab's registry is reached directly.
 unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY
 

@@ -25,8 +25,8 @@ def _no_metrics() -> list[Metric]:
 
 @dataclass
 class ApiState:
-    """Filled by the server: `engine` is None until warmed. `load`: requests and tokens at this moment; `capped`:
-    whether the verify cap is armed."""
+    """Filled by the server: `engine` is None until warmed, `metrics` where they are not served. `load`: requests and
+    tokens at this moment; `capped`: whether the verify cap is armed."""
 
     model: str
     context_length: int
@@ -35,7 +35,7 @@ class ApiState:
     started: int
     tokenizer: Tokenizer | None = None
     engine: Engine | None = None
-    metrics: Callable[[], list[Metric]] = _no_metrics
+    metrics: Callable[[], list[Metric]] | None = _no_metrics
     load: Callable[[], dict[str, float]] = dict
     api_key: str | None = None
     capped: bool = False
@@ -118,6 +118,8 @@ async def _server_info(request: web.Request) -> web.Response:
 
 async def _metrics(request: web.Request) -> web.Response:
     state = request.app[STATE]
+    if state.metrics is None:
+        raise BadRequest("metrics are served with --enable-metrics", code="no_metrics", status=404)
     text = exposition(state.metrics(), {"model_name": state.model, "engine_type": "unified", "tp_rank": "0"})
     return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 

@@ -49,6 +49,7 @@ class EngineConfig:
     decode_log_interval: int
     max_queued_requests: int
     min_free_slots_delay: int
+    enable_metrics: bool
     api_key_file: Path | None
     draft_tau: float
     block_verify: bool
@@ -86,6 +87,7 @@ class EngineConfig:
             "decode_log_interval": self.decode_log_interval,
             "max_queued_requests": self.max_queued_requests,
             "min_free_slots_delay": self.min_free_slots_delay,
+            "enable_metrics": self.enable_metrics,
             "api_key": self.api_key_file is not None,
             "speculative_algorithm": self.speculative_algorithm,
             "speculative_num_steps": 1,
@@ -135,6 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--decode-log-interval", type=int, default=40)
     add("--max-queued-requests", type=int, default=256)
     add("--min-free-slots-delay", type=int, choices=[0, 1], default=0)
+    add("--enable-metrics", action="store_true", help="serve /metrics")
     add("--api-key-file", type=Path)
     add("--state-dir", type=Path, help="folder of declared state, else STATE_PATH; without it nothing is kept")
     add("--pair-link", action="append", default=[], metavar="PEER:LOCAL:REMOTE")
@@ -245,6 +248,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> EngineConfig:
         decode_log_interval=options.decode_log_interval,
         max_queued_requests=options.max_queued_requests,
         min_free_slots_delay=options.min_free_slots_delay,
+        enable_metrics=options.enable_metrics,
         api_key_file=options.api_key_file,
         draft_tau=float(environ.get("DSV41_DRAFT_TAU", "1")),
         block_verify=environ.get("DSV41_BLOCK_VERIFY") == "1",

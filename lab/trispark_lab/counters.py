@@ -13,13 +13,16 @@ REQUEST_BUCKETS = (0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 @dataclass
 class Totals:
     """Counters since the start. `accepted` counts drafts and bonus tokens that verification accepted, `live` the rows
-    that were really verified (anchor and drafts), `remapped` those that became copies of the anchor."""
+    that were really verified (anchor and drafts), `remapped` those that became copies of the anchor; `proposals` are
+    drafts that were drawn for sampled requests, `joint` sampled blocks that were accepted jointly."""
 
     forward_steps: int = 0
     verify_count: int = 0
     accepted: int = 0
     live: int = 0
     remapped: int = 0
+    proposals: int = 0
+    joint: int = 0
     step_wall_s: float = 0.0
     mixed_steps: int = 0
     prompt_tokens: int = 0
@@ -86,3 +89,19 @@ class DecodeLine:
         self.steps = self._verified = self._accepted = self._committed = self._live = 0
         self._since = now
         return line
+
+
+class SampledLines:
+    """Stats source of the head: that sampled requests really met the draft temperature and block verification."""
+
+    def __init__(self, totals: Totals, draft_tau: float, block_verify: bool) -> None:
+        self._totals = totals
+        self._armed = {"[draft_tau] sampled proposals": draft_tau != 1, "[block_verify] sampled blocks": block_verify}
+        self._seen = (0, 0)
+
+    def __call__(self, final: bool) -> list[str]:
+        now = (self._totals.proposals, self._totals.joint)
+        delta = [count - seen for count, seen in zip(now, self._seen, strict=True)]
+        self._seen = now
+        pairs = zip(self._armed.items(), delta, strict=True)
+        return [f"{name}={count}" for (name, armed), count in pairs if armed and (count or final)]

@@ -79,6 +79,7 @@ RULES: dict[str, Rule] = {
     "DSV41_INDEXER_LOGITS_BUDGET_BYTES": _inert(""),
     "DSV41_MAX_NEW_TOKENS": _inert("32768"),
     "DSV41_LOOP_ABORT": _inert("1"),
+    "DSV41_REPLAY_GUARD": _inert("1"),
     "DSV41_LOOP_ABORT_NGRAM": _inert("32"),
     "DSV41_LOOP_ABORT_REPEATS": _inert("4"),
     "DSV41_LOOP_ABORT_LINE_REPEATS": _inert("8"),

@@ -11,7 +11,8 @@ from . import __version__, projection
 from .api import ApiState, make_app
 from .api_key import read_key
 from .checkpoint import Checkpoint
-from .config import EngineConfig
+from .config import EngineConfig, ModelConfig
+from .counters import SampledLines
 from .draft import MarkovDraft
 from .engine_metrics import engine_metrics
 from .health import port_error
@@ -20,6 +21,7 @@ from .logs import EngineLog
 from .metrics import Metric
 from .rank import Rank, start_rank
 from .requests import Request
+from .sampling import GREEDY, Sampling
 from .scheduler import Limits, Scheduler, Speculation
 from .steps import StepRunner
 
@@ -27,6 +29,27 @@ STOP_DEADLINE_S = 8.0
 WARMUP_WORDS = (12, 48)
 WARMUP_TOKENS = 16
 _WARMUP_TEXT = "The keeper climbed the stairs every evening and counted the seconds between two flashes of the light. "
+
+
+def limits_of(engine: EngineConfig, config: ModelConfig) -> Limits:
+    """The scheduler's sizes by the launch arguments and the model."""
+    return Limits(
+        max_running=engine.max_running_requests,
+        chunk=engine.chunked_prefill_size,
+        max_total_tokens=engine.max_total_tokens,
+        block_size=engine.block_size,
+        log_interval=engine.decode_log_interval,
+        history=config.max_ngram - 1,
+        eos=config.eos_token,
+        pad=config.engram_pad_token,
+        max_queued=engine.max_queued_requests,
+        min_free_slots=engine.min_free_slots_delay,
+    )
+
+
+def speculation_of(engine: EngineConfig) -> Speculation:
+    """The switches of drafting and verification by the environment."""
+    return Speculation(engine.draft_tau, engine.block_verify, engine.verify_cap)
 
 
 class Head:
@@ -46,7 +69,7 @@ class Head:
             engine.max_total_tokens,
             self._server_info,
             int(time.time()),
-            metrics=self._metrics,
+            metrics=self._metrics if engine.enable_metrics else None,
             load=self._load,
             api_key=read_key(engine.api_key_file) if engine.api_key_file is not None else None,
             capped=engine.verify_cap.armed,
@@ -108,22 +131,16 @@ class Head:
         rank = self._rank = start_rank(self._engine, self._log)
         draft = MarkovDraft.load(Checkpoint(self._engine.model_path), rank.model_config)
         runner = StepRunner(rank.model, rank.collective)
-        config = rank.model_config
-        limits = Limits(
-            max_running=self._engine.max_running_requests,
-            chunk=self._engine.chunked_prefill_size,
-            max_total_tokens=self._engine.max_total_tokens,
-            block_size=self._engine.block_size,
-            log_interval=self._engine.decode_log_interval,
-            history=config.max_ngram - 1,
-            eos=config.eos_token,
-            pad=config.engram_pad_token,
-            max_queued=self._engine.max_queued_requests,
-            min_free_slots=self._engine.min_free_slots_delay,
-        )
-        speculation = Speculation(self._engine.draft_tau, self._engine.block_verify, self._engine.verify_cap)
         copy_head = CopyHead.of(rank.tokenizer)
-        scheduler = self._scheduler = Scheduler(limits, runner, draft, self._log.rank_line, speculation, copy_head)
+        scheduler = self._scheduler = Scheduler(
+            limits_of(self._engine, rank.model_config),
+            runner,
+            draft,
+            self._log.rank_line,
+            speculation_of(self._engine),
+            copy_head,
+        )
+        rank.stats.add(SampledLines(scheduler.totals, self._engine.draft_tau, self._engine.block_verify))
         loaded = time.perf_counter()
         self._log.head_line(f"Engine startup timings (s): scheduler_e2e={loaded - begin:.2f}")
         try:
@@ -152,10 +169,15 @@ class Head:
         for _ in range(self._engine.max_running_requests):
             scheduler.submit(_warm_request(prompts[0]))
         scheduler.drain()
+        sampled = self._engine.block_verify or not self._engine.verify_cap.by_confidence
+        if sampled:
+            scheduler.submit(_warm_request(prompts[0], Sampling(temperature=1.0)))
+            scheduler.drain()
         seconds = time.perf_counter() - begin
         self._log.bare(
             f"Warm-up done in {seconds:.1f}s "
-            f"({len(prompts)} prompt sizes + one batch of {self._engine.max_running_requests})"
+            f"({len(prompts)} prompt sizes + one batch of {self._engine.max_running_requests}"
+            f"{' + one sampled' if sampled else ''})"
         )
 
     def _metrics(self) -> list[Metric]:
@@ -206,8 +228,8 @@ class Head:
         }
 
 
-def _warm_request(prompt: tuple[int, ...]) -> Request:
-    return Request(prompt, WARMUP_TOKENS, True, lambda tokens, reason: None)
+def _warm_request(prompt: tuple[int, ...], sampling: Sampling = GREEDY) -> Request:
+    return Request(prompt, WARMUP_TOKENS, True, lambda tokens, reason: None, sampling)
 
 
 def run_head(engine: EngineConfig, log: EngineLog) -> int:

@@ -251,6 +251,7 @@ class Scheduler:
             temperature = request.sampling.temperature * self.speculation.draft_tau
             sampled = self._draft.sample(anchor, temperature, numbers[:count])
             drafted, proposal = sampled.tokens, sampled.proposal
+            self.totals.proposals += count
         cap = self.speculation.cap
         live = count
         if cap.by_confidence:
@@ -298,6 +299,7 @@ class Scheduler:
             return choices[: correct + 1]
         target = target_probabilities(rows, block.request.sampling, self.speculation.logit_unit)
         verify = block_wise if self.speculation.block_verify else token_wise
+        self.totals.joint += self.speculation.block_verify
         verdict = verify(target, block.proposal[: block.live], drafted, block.uniforms)
         return [*drafted[: verdict.accepted], verdict.token]
 

@@ -13,6 +13,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from trispark.agent_call import call_agent
+from trispark.lifeline import die_with_controller
 from trispark.logparse import lines_matching, total_lookups
 
 ARGUMENTS = frozenset({"layers", "more_than", "awaited", "deadline_s", "interval_s"})
@@ -27,6 +28,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
         arguments = self._task.args
+        die_with_controller()
         layers = [int(layer) for layer in arguments["layers"]]
         more_than = {int(layer): int(count) for layer, count in (arguments.get("more_than") or {}).items()}
         awaited = [str(pattern) for pattern in arguments.get("awaited") or []]

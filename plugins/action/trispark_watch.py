@@ -14,6 +14,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from trispark.agent_call import call_agent
+from trispark.lifeline import die_with_controller
 from trispark.watch import Board, watch
 
 
@@ -26,6 +27,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
         arguments = self._task.args
+        die_with_controller()
 
         def ask(seconds: float) -> Mapping[str, Any]:
             answer = call_agent(self, "wait", {"timeout_s": seconds})

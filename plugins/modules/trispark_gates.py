@@ -36,6 +36,10 @@ options:
     description: Answer of the agent's verb C(request) for the canary.
     type: dict
     default: {}
+  batch:
+    description: Answer of the agent's verb C(request-batch) for the warm-up batch, where the plan has one.
+    type: dict
+    default: {}
 attributes:
   check_mode:
     support: full
@@ -52,6 +56,7 @@ EXAMPLES = r"""
     before: "{{ before }}"
     shards: "{{ shards }}"
     canary: "{{ canary }}"
+    batch: "{{ batch }}"
 """
 
 RETURN = r"""
@@ -80,6 +85,7 @@ def main() -> None:
             "before": {"type": "dict", "required": True},
             "shards": {"type": "dict", "required": True},
             "canary": {"type": "dict", "default": {}},
+            "batch": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
@@ -88,7 +94,10 @@ def main() -> None:
         resolution = restore(given["plan"]["resolved"])
         rows = table_rows(given["plan"], given["shards"])
         if given["phase"] == "boot":
-            results = evaluate(resolution, given["observations"], given["canary"] or None, rows, given["before"])
+            wanted = given["plan"]["batch"]["requests"]
+            batch = (given["batch"].get("answers") or []) if wanted else None
+            canary = given["canary"] or None
+            results = evaluate(resolution, given["observations"], canary, rows, given["before"], batch)
         else:
             results = evaluate_after_load(resolution, given["observations"], given["before"], rows)
     except TrisparkError as error:

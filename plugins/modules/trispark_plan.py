@@ -43,6 +43,18 @@ options:
     description: Id of the trial that the boot belongs to; empty outside a trial.
     type: str
     default: ""
+  slot:
+    description: The boot's place in its trial; -1 outside a trial.
+    type: int
+    default: -1
+  planned:
+    description: The generation that the trial's plan names for this boot; another one is refused. Empty for any.
+    type: str
+    default: ""
+  check:
+    description: Plan the candidate that compares results, for features that have such a boot.
+    type: bool
+    default: false
   measure:
     description: Whether the boot is measured.
     type: bool
@@ -118,6 +130,9 @@ def main() -> None:
                 "required": True,
             },
             "trial": {"type": "str", "default": ""},
+            "slot": {"type": "int", "default": -1},
+            "planned": {"type": "str", "default": ""},
+            "check": {"type": "bool", "default": False},
             "measure": {"type": "bool", "default": False},
             "statuses": {"type": "dict", "default": {}},
             "stored": {"type": "dict", "default": {}},
@@ -144,6 +159,9 @@ def main() -> None:
                 arm=given["arm"],
                 purpose=given["purpose"],
                 trial=given["trial"],
+                slot=given["slot"] if given["slot"] >= 0 else None,
+                planned=given["planned"],
+                check=given["check"],
                 measure=given["measure"],
                 statuses=given["statuses"],
                 misplaced=dict.fromkeys(given["variables"], "-e or a variable of the inventory"),

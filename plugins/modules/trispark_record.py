@@ -1,25 +1,16 @@
 #!/usr/bin/python
-"""Builds or caches a record; the work is in trispark.boot_outcome and trispark.trial_outcome."""
+"""Builds and keeps the record of a boot; the work is in trispark.boot_outcome."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: trispark_record
-short_description: Build and check a record, then keep the controller's copy
+short_description: Build and check the record of a boot, and keep the controller's copy
 description:
   - Runs on the controller.
-  - The nodes' copies are the truth and are appended by the agent, before O(state=cached) is asked for.
+  - The copy is kept before any node gets the record.
+  - So a controller that is killed while appending can give the nodes what they lack.
 options:
-  state:
-    description: V(built) returns the record; V(cached) writes O(record) into the controller's cache.
-    type: str
-    choices: [built, cached]
-    default: built
-  kind:
-    description: What the record is about.
-    type: str
-    choices: [boot, trial]
-    default: boot
   root:
     description: Root of the project.
     type: path
@@ -31,19 +22,15 @@ options:
   plan:
     description: What M(trispark_plan) returned as C(plan).
     type: dict
-    default: {}
+    required: true
   facts:
-    description: For a boot, what its tasks registered by node; for a trial, its boots.
+    description: What the tasks of the boot registered, by node.
     type: dict
-    default: {}
+    required: true
   heads:
     description: The agent's C(record_head) by node.
     type: dict
-    default: {}
-  record:
-    description: The record to cache.
-    type: dict
-    default: {}
+    required: true
 attributes:
   check_mode:
     support: full
@@ -66,23 +53,23 @@ RETURN = r"""
 record:
   description: The checked record.
   type: dict
-  returned: O(state=built)
+  returned: success
 append:
   description: By node what to append, in order; more than one record for a node that was down.
   type: dict
-  returned: O(state=built)
+  returned: success
 set_aside:
   description: Where the copy of an older chain was kept, when all nodes are new; else empty.
   type: str
-  returned: O(state=built)
+  returned: success
 failure_line:
   description: One line when the boot was not valid, else empty.
   type: str
-  returned: O(state=built)
+  returned: success
 path:
-  description: The cached file.
+  description: The controller's copy.
   type: str
-  returned: O(state=cached)
+  returned: success
 """
 
 from datetime import UTC, datetime
@@ -98,7 +85,6 @@ from trispark.errors import TrisparkError
 from trispark.record_chain import appends, leading_head, set_aside_older_chain
 from trispark.records import RecordCache
 from trispark.reporting import record_path
-from trispark.trial_outcome import record_trial
 
 
 def loggable_names(root: Path) -> Allowlist:
@@ -115,14 +101,11 @@ def loggable_names(root: Path) -> Allowlist:
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["built", "cached"], "default": "built"},
-            "kind": {"type": "str", "choices": ["boot", "trial"], "default": "boot"},
             "root": {"type": "path", "required": True},
             "site": {"type": "str", "required": True},
-            "plan": {"type": "dict", "default": {}},
-            "facts": {"type": "dict", "default": {}},
-            "heads": {"type": "dict", "default": {}},
-            "record": {"type": "dict", "default": {}},
+            "plan": {"type": "dict", "required": True},
+            "facts": {"type": "dict", "required": True},
+            "heads": {"type": "dict", "required": True},
         },
         supports_check_mode=True,
     )
@@ -130,30 +113,23 @@ def main() -> None:
     root = Path(given["root"]).resolve()
     cache = RecordCache(root / ".trispark" / given["site"] / "records")
     try:
-        if given["state"] == "cached":
-            changed = False if module.check_mode else cache.add(given["record"])
-            module.exit_json(changed=changed, path=record_path(cache, given["record"], root))
         now = datetime.now(UTC)
         aside = set_aside_older_chain(given["heads"], cache) if not module.check_mode else None
         previous = leading_head(given["heads"], cache)
         allowlist = loggable_names(root)
-        if given["kind"] == "boot":
-            record = record_boot(root, given["site"], allowlist, given["plan"], given["facts"], previous, now)
-        else:
-            record = record_trial(
-                root, given["site"], allowlist, given["plan"], cache, previous=previous, now=now, **given["facts"]
-            )
+        record = record_boot(root, given["site"], allowlist, given["plan"], given["facts"], previous, now)
         append = appends(given["heads"], cache, record)
+        added = False if module.check_mode else cache.add(record)
     except TrisparkError as error:
         fail(module, error.as_dict())
     outcome = record["outcome"]
-    valid = outcome.get("state", "valid") == "valid"
     module.exit_json(
-        changed=aside is not None,
+        changed=added or aside is not None,
         record=record,
         append=append,
         set_aside=str(aside) if aside else "",
-        failure_line="" if valid else outcome["reason"],
+        failure_line="" if outcome["state"] == "valid" else outcome["reason"],
+        path=record_path(cache, record, root),
     )
 
 

@@ -20,16 +20,12 @@ options:
   kind:
     description: Which playbook ends.
     type: str
-    choices: [stage_a, trial, rollback, status]
+    choices: [stage_a, rollback, status]
     required: true
   boot_id:
     description: The boot to report, for V(stage_a) and V(rollback).
     type: str
     default: ""
-  record:
-    description: The trial's record.
-    type: dict
-    default: {}
   statuses:
     description: Registered results of the agent's verb C(status) by node.
     type: dict
@@ -74,8 +70,10 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trispark_failure import fail
 
 from trispark import reporting
+from trispark.catalog import load_catalog
 from trispark.errors import TrisparkError
 from trispark.records import RecordCache
+from trispark.stages import exit_of
 
 
 def main() -> None:
@@ -83,9 +81,8 @@ def main() -> None:
         argument_spec={
             "root": {"type": "path", "required": True},
             "site": {"type": "str", "required": True},
-            "kind": {"type": "str", "choices": ["stage_a", "trial", "rollback", "status"], "required": True},
+            "kind": {"type": "str", "choices": ["stage_a", "rollback", "status"], "required": True},
             "boot_id": {"type": "str", "default": ""},
-            "record": {"type": "dict", "default": {}},
             "statuses": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
@@ -103,12 +100,13 @@ def main() -> None:
 def make(given: dict[str, Any], cache: RecordCache, root: Path) -> reporting.Report:
     if given["kind"] == "status":
         return reporting.status(given["statuses"])
-    record = given["record"] or cache.show(given["boot_id"])
+    record = cache.show(given["boot_id"])
     path = reporting.record_path(cache, record, root)
-    if given["kind"] == "trial":
-        boots = [cache.show(boot["boot_id"]) for boot in record["boots"]]
-        return reporting.trial(record, path, boots, [reporting.record_path(cache, boot, root) for boot in boots])
-    return reporting.stage_a(record, path) if given["kind"] == "stage_a" else reporting.rollback(record, path)
+    if given["kind"] == "rollback":
+        return reporting.rollback(record, path)
+    report = reporting.stage_a(record, path)
+    judged = exit_of(load_catalog(root), "a", record["resolved"]["generation"], cache.list())
+    return reporting.Report([*report.lines, *(each.line() for each in judged)], report.published)
 
 
 if __name__ == "__main__":

@@ -53,21 +53,24 @@ line:
 """
 
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trispark_failure import fail
 
 from trispark.boot_plan import Project
 from trispark.errors import TrisparkError
+from trispark.promote import on_nodes, settings_of
 from trispark.resolve import resolve
 from trispark.rollback import choose
 
 
-def baseline_id(root: Path, site: str) -> str | None:
-    """The shipped baseline's id; None when the controller's tree cannot tell, which must not stop a rollback."""
+def baseline_id(root: Path, site: str, statuses: dict[str, Any]) -> str | None:
+    """The id of the site's baseline; None when tree or nodes cannot tell, which must not stop a rollback."""
     try:
         project = Project.load(root, site)
-        return resolve(project.site, project.catalog, None, None, root).id
+        promoted = settings_of(on_nodes(statuses), project.catalog)
+        return resolve(project.site, project.catalog, None, None, root, promoted=promoted).id
     except TrisparkError:
         return None
 
@@ -84,7 +87,8 @@ def main() -> None:
     )
     given = module.params
     try:
-        target = choose(given["statuses"], given["to"], baseline_id(Path(given["root"]).resolve(), given["site"]))
+        baseline = baseline_id(Path(given["root"]).resolve(), given["site"], given["statuses"])
+        target = choose(given["statuses"], given["to"], baseline)
     except TrisparkError as error:
         fail(module, error.as_dict())
     line = f"from {target.current or 'differing generations'} to {target.generation}: {target.reason}"

@@ -80,6 +80,16 @@ class BenchSummary:
             values[f"{tag}.ttft_s"] = wave.ttft_s_median
         return {name: value for name, value in sorted(values.items()) if value is not None}
 
+    def measured(self) -> dict[str, float]:
+        """`metrics`, and what a feature may need before its trial: `c1-prose.engram_wait_us_per_lookup`, of the layer
+        that waited longest."""
+        waits = {
+            f"{tag}.engram_wait_us_per_lookup": max(known)
+            for tag, layers in self.engram_wait.items()
+            if (known := [wait.wait_us_per_lookup for wait in layers.values() if wait.wait_us_per_lookup is not None])
+        }
+        return {**self.metrics(), **dict(sorted(waits.items()))}
+
 
 def summarize(output: Mapping[str, Any]) -> BenchSummary:
     """The summary of the load client's output. Raises TS-BENCH-SHAPE for what is not such an output.

@@ -7,7 +7,7 @@ A plan is made from the catalog (`plan_arm`) or from what the nodes hold (`plan_
     resolved (the hashed configuration), adapters {path: text}
     nodes {name: {rank, spec, files, awaited}}; awaited are patterns that this rank's log must come to show
     serving (whether all ranks run a healthy boot of it already)
-    layers (with an Engram table), worker_ranks, canary {request}
+    layers (with an Engram table), worker_ranks, canary {request}, batch {requests}
     bench {rank, image, input of the load client}, None when nothing is measured
 """
 
@@ -20,13 +20,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from trispark.allowlist import Value
 from trispark.canonical import generation_id
 from trispark.catalog import Catalog, load_catalog
 from trispark.errors import TrisparkError
 from trispark.gates import canary_request
 from trispark.preflight import refuse_damage, require_nodes
+from trispark.promote import cached, on_nodes, settings_of
 from trispark.resolve import Resolution, compare, resolve, resolve_arms, restore
 from trispark.site import Site, load_site
+from trispark.warmup import batch_requests
 from trispark.workloads import load_workloads
 
 BENCH_RANK: Final = 1
@@ -67,6 +70,7 @@ class _Arms:
     base: tuple[str, ...]
     baseline: Resolution
     candidate: Resolution
+    check: Resolution | None = None
 
 
 @dataclass(frozen=True)
@@ -119,16 +123,22 @@ def plan_arm(
     misplaced: Mapping[str, str],
     seen_site: Mapping[str, Any],
     moment: Moment,
+    slot: int | None = None,
+    planned: str = "",
+    check: bool = False,
 ) -> dict[str, Any]:
     """The plan of a baseline or a candidate boot.
 
-    In a trial the baseline is that of the feature: it holds what the feature requires. `value` is that of a sweep.
+    The baseline is the site's own, as its nodes hold it; offline (a plan to validate) as the controller last saw it.
+    In a trial it is that of the feature: it holds what the feature requires. `value` is that of a sweep, `slot` the
+    boot's place in its trial, `planned` the generation that the trial's plan names for it; with `check` a
+    candidate compares results, as features want it that have such a boot.
 
     `stage` may be empty for a plain boot, `trial` outside a trial (a plan to validate opens one, its id is in
     `requested`); `misplaced` are variables given by `-e` or the inventory whose names look like catalog keys;
     `seen_site` are the site's variables as the playbooks see them, which must be those of its files.
 
-    Raises TS-FEATURE-*, TS-STAGE-*, TS-PLAN-*, TS-ENV-*, TS-PREFLIGHT-STATE.
+    Raises TS-FEATURE-*, TS-STAGE-*, TS-PLAN-*, TS-ENV-*, TS-PREFLIGHT-STATE, TS-BASELINE-DIFFERS.
     """
     project.catalog.refuse_misplaced(misplaced)
     project.site.refuse_other_values(seen_site)
@@ -141,8 +151,20 @@ def plan_arm(
         selected = _selected(project, stage, feature)
     elif stage and not project.catalog.stages[project.catalog.stage_letter(stage)].trial:
         project.catalog.select(stage, feature or None)
-    arms = _arms(project, selected, value)
+    promoted = cached(project.root, project.site.name) if purpose == "validate" else on_nodes(statuses)
+    arms = _arms(project, selected, value, settings_of(promoted, project.catalog))
     resolution = arms.candidate if arm == "candidate" else arms.baseline
+    if check and arms.check is not None:
+        resolution = arms.check
+    if planned and resolution.id != planned:
+        raise TrisparkError(
+            "TS-PLAN-CHANGED",
+            f"the {arm} is not the planned one any more",
+            where=f"trial {trial or 'unnamed'}",
+            expected=planned,
+            observed=resolution.id,
+            remedy="do not edit the project or the site during a trial; plan again and start anew",
+        )
     plan = _plan(resolution, purpose, statuses, moment)
     difference = compare(arms.baseline, resolution)
     plan.update(
@@ -153,6 +175,7 @@ def plan_arm(
             "value": value or None if arm == "candidate" else None,
             "arm": arm,
             "purpose": purpose,
+            "slot": slot,
             "trial": trial or (moment.trial_id if purpose == "validate" else None),
         },
         baseline=arms.baseline.id,
@@ -164,13 +187,13 @@ def plan_arm(
     return plan
 
 
-def _arms(project: Project, feature: str | None, value: str) -> _Arms:
+def _arms(project: Project, feature: str | None, value: str, promoted: Mapping[str, Value]) -> _Arms:
     site, catalog, root = project.site, project.catalog, project.root
     if feature is None:
-        baseline = resolve(site, catalog, None, None, root)
+        baseline = resolve(site, catalog, None, None, root, promoted=promoted)
         return _Arms((), baseline, baseline)
-    arms = resolve_arms(site, catalog, feature, None, root, value=value or None)
-    return _Arms(arms.base, arms.baseline, arms.candidate)
+    arms = resolve_arms(site, catalog, feature, None, root, value=value or None, promoted=promoted)
+    return _Arms(arms.base, arms.baseline, arms.candidate, arms.check)
 
 
 def _selected(project: Project, stage: str, feature: str) -> str | None:
@@ -257,6 +280,7 @@ def _plan(resolution: Resolution, purpose: str, statuses: Answers, moment: Momen
         "layers": resolution.resolved["gates"]["layers"],
         "worker_ranks": [rank for rank in resolution.nodes if rank != 0],
         "canary": {"request": canary_request(resolution)},
+        "batch": {"requests": batch_requests(resolution.resolved)},
     }
 
 

@@ -6,16 +6,19 @@ Observations are the node agent's answers to `observe`, one a node. Each check g
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from trispark.allowlist import CONTROLLED_PREFIXES
 from trispark.logparse import attach_lines, lines_matching, packed_states, stats_lines, total_lookups
-from trispark.resolve import GENERATION_TOKEN, PORT_TOKEN, Resolution
+from trispark.resolve import CACHE_TOKEN, GENERATION_TOKEN, PORT_TOKEN, STATE_TOKEN, Resolution
+from trispark.warmup import batch_problems
 
-CANARY_TIMEOUT_S: Final = 30
+OLD_CANARY: Final[Mapping[str, Any]] = {"max_tokens": 8, "timeout_s": 30, "body": {}}
+"""What generations of an older version do not say; a rollback to one must stay possible."""
 LABELS: Final = ("trispark.generation", "trispark.boot", "trispark.epoch", "trispark.rank")
 
 READ_LOG: Final = "read the kept log of that rank"
@@ -46,7 +49,7 @@ class GateResult:
 
 def canary_request(resolution: Resolution) -> dict[str, Any]:
     """For the agent's verb `request` on the head: its one right answer shows that all ranks compute together."""
-    canary = resolution.resolved["gates"]["canary"]
+    canary = {**OLD_CANARY, **resolution.resolved["gates"]["canary"]}
     return {
         "url": canary["url"],
         "method": "POST",
@@ -54,10 +57,11 @@ def canary_request(resolution: Resolution) -> dict[str, Any]:
             "model": canary["model"],
             "messages": [{"role": "user", "content": canary["prompt"]}],
             "temperature": 0,
-            "max_tokens": 8,
+            "max_tokens": canary["max_tokens"],
             "stream": False,
+            **canary["body"],
         },
-        "timeout_s": CANARY_TIMEOUT_S,
+        "timeout_s": canary["timeout_s"],
     }
 
 
@@ -72,6 +76,7 @@ def evaluate(
     canary: Mapping[str, Any] | None,
     engram_rows: Mapping[int, int],
     lookups_before: Mapping[str, Mapping[str, int]] | None = None,
+    batch: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[GateResult]:
     """All checks on all ranks.
 
@@ -79,6 +84,7 @@ def evaluate(
     canary          answer of `request` for canary_request: {"status": int, "body": object or JSON text}
     engram_rows     {layer: rows of the whole table} from the checkpoint's safetensors header
     lookups_before  {node: {"layer": lookups before the canary}}; without it reads only have to exist
+    batch           answers to trispark.warmup.batch_requests; None judges no batch
     """
     gates = _Gates(resolution, observations, canary, engram_rows, lookups_before)
     results: list[GateResult] = []
@@ -100,6 +106,8 @@ def evaluate(
         gates.evidence,
     ):
         results += check()
+    if batch is not None:
+        results += gates.warmup_batch(batch)
     return results
 
 
@@ -245,8 +253,9 @@ class _Gates:
             expected = "no variable of " + ", ".join(CONTROLLED_PREFIXES) + " set by the image alone"
             if not isinstance(image_env, Mapping):
                 return False, expected, "the image's environment was not read"
-            rendered = self.ranks[rank]["env"]
-            alone = sorted(name for name in image_env if name.startswith(CONTROLLED_PREFIXES) and name not in rendered)
+            expectable = {*self.ranks[rank]["env"], *self.resolution.resolved["launch"].get("image_env", ())}
+            alone = sorted(set(image_env) - expectable)
+            alone = [name for name in alone if name.startswith(CONTROLLED_PREFIXES)]
             return not alone, expected, ", ".join(alone) or "none"
 
         return self._each("env.image_only", judge, "remove it from the image, or describe it in the allowlist")
@@ -375,6 +384,14 @@ class _Gates:
             )
         ]
 
+    def warmup_batch(self, answers: Sequence[Mapping[str, Any]]) -> list[GateResult]:
+        """As many requests at once as there are slots, every one answered in Latin prose."""
+        problems = batch_problems(self.resolution.resolved, answers)
+        expected = "Latin prose in each answer of the batch"
+        observed = "; ".join(problems) or f"{len(answers)} answers in Latin prose"
+        remedy = "compare PYTORCH_CUDA_ALLOC_CONF and the image of all ranks, read the kept logs"
+        return [GateResult("warmup.batch", None, not problems, expected, observed, remedy if problems else "")]
+
     def canary_all_ranks(self) -> list[GateResult]:
         """Each rank took part: it looked rows up for the canary."""
 
@@ -480,8 +497,11 @@ def _text(value: object) -> str | None:
 
 
 def _same_source(planned: str, actual: str, generation: str) -> bool:
-    if planned.startswith(GENERATION_TOKEN):
-        return actual.endswith(planned.replace(GENERATION_TOKEN, f"/generations/{generation}"))
+    for token, place in ((GENERATION_TOKEN, "generations"), (STATE_TOKEN, "engine-state")):
+        if planned.startswith(token):
+            return actual.endswith(planned.replace(token, f"/{place}/{generation}"))
+    if planned == CACHE_TOKEN:
+        return re.search(r"/engine-cache/[0-9a-f]{16}$", actual) is not None
     return planned == actual
 
 

@@ -4,23 +4,31 @@ name."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from trispark.errors import TrisparkError
 
 MAX_DEPTH: Final = 50
 """Mappings and lists inside each other."""
+NO_FIT: Final = "values do not go together"
+"""What is said of a broken rule over several keys."""
 
 
 class Strict(BaseModel):
-    """Base of every file model: immutable, no surplus keys, no silent conversion of types."""
+    """Base of every file model: immutable, no surplus keys, no silent conversion of types.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    A model is built when it is first used, most of them as part of the model of their file.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -49,7 +57,24 @@ class _Alias(Exception):
         self.line = line
 
 
-class _Loader(yaml.SafeLoader):
+class _PlainKeys(yaml.constructor.SafeConstructor):
+    """Mappings without merge keys and without a key that appears twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                raise _bad_key(key_node, "merge keys are not plain YAML")
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str | int | float | bool):
+                raise _bad_key(key_node, "a key must be a scalar")
+            if key in seen:
+                raise _bad_key(key_node, f"the key {key!r} appears twice")
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+class _Loader(_PlainKeys, yaml.SafeLoader):
     """SafeLoader which refuses aliases, deep nesting and a key that appears twice, and keeps unknown tags opaque."""
 
     def __init__(self, stream: str) -> None:
@@ -76,19 +101,6 @@ class _Loader(yaml.SafeLoader):
         finally:
             self._depth -= 1
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                raise _bad_key(key_node, "merge keys are not plain YAML")
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str | int | float | bool):
-                raise _bad_key(key_node, "a key must be a scalar")
-            if key in seen:
-                raise _bad_key(key_node, f"the key {key!r} appears twice")
-            seen.add(key)
-        return super().construct_mapping(node, deep=deep)
-
 
 def _bad_key(node: yaml.Node, problem: str) -> yaml.constructor.ConstructorError:
     return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
@@ -99,6 +111,61 @@ def _opaque(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> Opaque:
 
 
 _Loader.add_multi_constructor("!", _opaque)
+
+
+_UNUSUAL: Final = re.compile("(?:^|[\\s\\[{,:])!|[|>][-+0-9]*#|[\t\r\x85\u2028\u2029\ufeff]")
+"""A tag, or a blank or a line end that the two loaders read differently."""
+
+
+def _quick(text: str) -> Any:
+    """The value of a plain file by libyaml, which reads eight times as fast; anything unusual raises.
+
+    Whatever it raises, the caller reads the text again with the loader above, whose words are the ones shown, and which
+    stands alone where PyYAML was built without libyaml.
+    """
+    if _UNUSUAL.search(text):
+        raise ValueError("a tag, a tab or an unusual line end")
+    loader = _QuickLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _refuse_odd_nodes(node)
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _refuse_odd_nodes(root: yaml.Node) -> None:
+    """An alias is a node that is met twice, also inside itself."""
+    seen: set[int] = set()
+    waiting = [(root, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        if id(node) in seen or depth > MAX_DEPTH:
+            raise ValueError("an alias or deep nesting")
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            waiting += [(part, depth + 1) for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += [(part, depth + 1) for part in node.value]
+
+
+if yaml.__with_libyaml__:
+
+    class _QuickLoader(_PlainKeys, yaml.CSafeLoader):
+        """libyaml's scanner, parser and composer; the same values."""
+
+
+_UNREADABLE: Final = (yaml.YAMLError, ValueError, RecursionError, LookupError, AttributeError, TypeError)
+"""What PyYAML raises for a file that is not plain; the last three for values such as `!!int ""`."""
+
+
+def _parse(text: str) -> Any:
+    if yaml.__with_libyaml__:
+        with suppress(*_UNREADABLE):
+            return _quick(text)
+    return yaml.load(text, Loader=_Loader)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -112,7 +179,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
             "TS-YAML-READ", "a file cannot be read", str(path), "readable UTF-8 text", str(error)
         ) from None
     try:
-        data = yaml.load(text, Loader=_Loader)
+        data = _parse(text)
     except _Alias as error:
         raise TrisparkError(
             "TS-YAML-ALIAS",
@@ -122,8 +189,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
             observed=str(error),
             remedy="write the value out",
         ) from None
-    # PyYAML's own constructors raise the last three for values such as `!!int ""`.
-    except (yaml.YAMLError, ValueError, RecursionError, LookupError, AttributeError, TypeError) as error:
+    except _UNREADABLE as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         where = str(path) if mark is None else f"{path} line {mark.line + 1}"
         problem = getattr(error, "problem", None) or _words(error)
@@ -149,30 +215,73 @@ def _words(error: Exception) -> str:
     return str(error) if isinstance(error, ValueError | yaml.YAMLError) else "a value that does not fit its tag"
 
 
+class Rules(ValueError):
+    """Raised by a model for rules over several keys: every one that is broken, not just the first."""
+
+    def __init__(self, broken: Sequence[str]) -> None:
+        super().__init__(broken[0])
+        self.broken = tuple(broken)
+
+
 def check_model(model: type[Model], data: Mapping[str, Any], where: str, error_id: str) -> Model:
-    """`data` as a model; an unknown key, else the first problem, becomes a TrisparkError with `error_id`.
+    """`data` as a model; an unknown key, else the first problem, becomes a TrisparkError with `error_id`."""
+    checked, problems = judge_model(model, data, where, error_id)
+    if checked is None:
+        raise problems[0] if len(problems) == 1 else _with_more(problems)
+    return checked
+
+
+def judge_model(
+    model: type[Model], data: Mapping[str, Any], where: str, error_id: str
+) -> tuple[Model | None, list[TrisparkError]]:
+    """(`data` as a model, no problem), or (None, every problem; unknown keys first).
 
     It goes through JSON, where lists are what a tuple is made of, so that strict models stay strict for scalars.
     """
     try:
-        return model.model_validate_json(json.dumps(dict(data), default=_not_json))
+        return model.model_validate_json(json.dumps(dict(data), default=_not_json)), []
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False)
-        first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
-        key = ".".join(str(part) for part in first["loc"])
-        rule = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
+        found = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden")
+        return None, [each for problem in found for each in _problems(problem, where, error_id)]
+
+
+def wrong_keys(model: type[BaseModel], data: Mapping[str, Any]) -> frozenset[str]:
+    """Keys of `data`, or missing in it, in which or below which something is wrong by itself."""
+    try:
+        model.model_validate_json(json.dumps(dict(data), default=_not_json))
+    except ValidationError as error:
+        return frozenset(str(problem["loc"][0]) for problem in error.errors() if problem["loc"])
+    return frozenset()
+
+
+def _problems(problem: ErrorDetails, where: str, error_id: str) -> Iterator[TrisparkError]:
+    key = ".".join(str(part) for part in problem["loc"])
+    cause = problem.get("ctx", {}).get("error")
+    rules = cause.broken if isinstance(cause, Rules) else (problem["msg"].removeprefix("Value error, "),)
+    for rule in rules:
+        if problem["type"] == "extra_forbidden":
             what, expected, observed = f"unknown key {key}", "a key of the schema", key
-        elif first["type"] == "missing":
+        elif problem["type"] == "missing":
             what, expected, observed = f"the key {key} is missing", key, "nothing"
         elif not key:
             # A rule over several keys: it names what it saw; the input would be all of them.
-            what, expected, observed = "values do not go together", rule, ""
-        elif first["type"] == "value_error" and isinstance(first["input"], Mapping):
+            what, expected, observed = NO_FIT, rule, ""
+        elif problem["type"] == "value_error" and isinstance(problem["input"], Mapping):
             what, expected, observed = f"the values of {key} do not go together", rule, ""
         else:
-            what, expected, observed = f"the value of {key} is wrong", rule, repr(first["input"])[:120]
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise TrisparkError(
-            error_id, what + more, where=where, expected=expected, observed=observed, remedy=f"correct {where}"
-        ) from None
+            what, expected, observed = f"the value of {key} is wrong", rule, repr(problem["input"])[:120]
+        yield TrisparkError(
+            error_id, what, where=where, expected=expected, observed=observed, remedy=f"correct {where}"
+        )
+
+
+def _with_more(problems: Sequence[TrisparkError]) -> TrisparkError:
+    first = problems[0]
+    return TrisparkError(
+        first.id,
+        f"{first.what} (and {len(problems) - 1} more)",
+        where=first.where,
+        expected=first.expected,
+        observed=first.observed,
+        remedy=first.remedy,
+    )

@@ -57,7 +57,7 @@ def check_nodes(
                 where=node.name,
                 expected="no container named trispark-engine without our label",
                 observed=", ".join(status["foreign"]),
-                remedy="its owner removes or renames it; it is never touched from here",
+                remedy="its owner removes or renames it, or takes an engine over: ./trispark play adopt",
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +76,47 @@ def appends(
     for node, head in heads.items():
         seq = int(head["seq"]) if head else 0
         missed = [old for old in cache.list() if seq < int(old["seq"]) < int(record["seq"])]
-        if len(missed) != int(record["seq"]) - seq - 1:
-            raise TrisparkError(
-                "TS-RECORD-LOST",
-                "a node misses records that the controller does not hold",
-                where=node,
-                expected=f"records {seq + 1} to {int(record['seq']) - 1} in {cache.directory}",
-                observed=", ".join(str(old["seq"]) for old in missed) or "none",
-                remedy="copy the records directory of another node to it",
-            )
+        _require_all(node, seq, int(record["seq"]) - 1, missed, cache)
         result[node] = [{"record": entry, "previous": entry["previous"]} for entry in [*missed, record]]
     return result
+
+
+def behind(heads: Mapping[str, Head | None], cache: RecordCache) -> dict[str, list[dict[str, Any]]]:
+    """{node: [{"record", "previous"}, ...]}: what each node lacks of the controller's copies.
+
+    Raises TS-RECORD-LOST when the controller's copy does not hold a missed record.
+    """
+    records = cache.list()
+    newest = int(records[-1]["seq"]) if records else 0
+    result: dict[str, list[dict[str, Any]]] = {}
+    for node, head in heads.items():
+        seq = int(head["seq"]) if head else 0
+        missed = [record for record in records if int(record["seq"]) > seq]
+        _require_all(node, seq, max(seq, newest), missed, cache)
+        result[node] = [{"record": entry, "previous": entry["previous"]} for entry in missed]
+    return result
+
+
+def missing(head: Head | None, cache: RecordCache) -> int | None:
+    """The number after which the controller's copies lack records that a node has; None when they lack none."""
+    if head is None:
+        return None
+    copies = [int(record["seq"]) for record in cache.list()]
+    whole = 0
+    for seq in copies:
+        if seq != whole + 1:
+            break
+        whole = seq
+    return whole if whole < int(head["seq"]) else None
+
+
+def _require_all(node: str, seq: int, last: int, missed: Sequence[Mapping[str, Any]], cache: RecordCache) -> None:
+    if len(missed) != last - seq:
+        raise TrisparkError(
+            "TS-RECORD-LOST",
+            "a node misses records that the controller does not hold",
+            where=node,
+            expected=f"records {seq + 1} to {last} in {cache.directory}",
+            observed=", ".join(str(old["seq"]) for old in missed) or "none",
+            remedy="copy the records directory of another node to it",
+        )

@@ -6,23 +6,17 @@ Only values that the allowlist calls loggable are recorded, all other variables 
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import jsonschema
-from jsonschema.protocols import Validator
-from pydantic import ValidationError
-
-from trispark.allowlist import Allowlist
-from trispark.benchstats import BenchSummary
 from trispark.canonical import canonical_json, canonical_sha256
 from trispark.errors import TrisparkError
-from trispark.gates import GateResult
 from trispark.logparse import (
     attach_lines,
     draft_shape,
@@ -32,13 +26,23 @@ from trispark.logparse import (
     total_lookups,
     total_reads,
 )
-from trispark.project import ProjectState
-from trispark.record_model import SCHEMA_VERSION, BootRecord, TrialRecord
-from trispark.resolve import Difference, Resolution
-from trispark.verdict import Verdict
 from trispark_node.plain_json import parse_json
 
+# Reading records needs neither the models nor the schema, which take most of a second to import: they are imported
+# where a record is made or checked.
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+
+    from trispark.allowlist import Allowlist
+    from trispark.benchstats import BenchSummary
+    from trispark.gates import GateResult
+    from trispark.project import ProjectState
+    from trispark.record_model import BootRecord, TrialRecord
+    from trispark.resolve import Difference, Resolution
+    from trispark.verdict import Verdict
+
 SCHEMA_FILE: Final = Path(__file__).resolve().parents[2] / "schemas" / "record.schema.json"
+NEAR_IDS: Final = 3
 Head = Mapping[str, Any]
 
 
@@ -72,22 +76,12 @@ def build_boot_record(
     seen = {rank: observations.get(entry["node"]) or {} for rank, entry in ranks.items()}
     if outcome.get("state") == "valid" and (not gates or not all(gate.ok for gate in gates)):
         raise _schema_error("outcome.state", "valid only when gates were judged and all passed", "valid")
-    settings, withheld = _split_settings(allowlist, resolution.settings)
     record = {
         **_heading("boot", record_id, site, project, previous),
         "boot_id": boot_id,
         "epoch": epoch,
         "requested": dict(requested),
-        "resolved": {
-            "generation": resolution.id,
-            "engine": resolution.resolved["engine"],
-            "image": resolution.resolved["image"],
-            "settings": settings,
-            "settings_withheld": withheld,
-            "adapters": dict(resolution.resolved["adapters"]),
-            "changed_keys": list(resolution.changed_keys),
-            "ranks": [_resolved_rank(allowlist, ranks[rank]) for rank in sorted(ranks)],
-        },
+        "resolved": resolved_part(allowlist, resolution),
         "observed": {
             "engine": _engine_shape(seen.get(0, {}), resolution),
             "ranks": [_observed_rank(allowlist, rank, ranks[rank]["node"], seen[rank]) for rank in sorted(ranks)],
@@ -97,7 +91,25 @@ def build_boot_record(
         "bench": None if bench is None else _bench(bench, summary),
         "outcome": dict(outcome),
     }
+    from trispark.record_model import BootRecord
+
     return _checked(BootRecord, record)
+
+
+def resolved_part(allowlist: Allowlist, resolution: Resolution) -> dict[str, Any]:
+    """What a record holds of a resolved configuration (record_model.Resolved)."""
+    settings, withheld = _split_settings(allowlist, resolution.settings)
+    ranks = sorted(resolution.resolved["ranks"], key=lambda entry: int(entry["rank"]))
+    return {
+        "generation": resolution.id,
+        "engine": resolution.resolved["engine"],
+        "image": resolution.resolved["image"],
+        "settings": settings,
+        "settings_withheld": withheld,
+        "adapters": dict(resolution.resolved["adapters"]),
+        "changed_keys": list(resolution.changed_keys),
+        "ranks": [_resolved_rank(allowlist, entry) for entry in ranks],
+    }
 
 
 def build_trial_record(
@@ -130,6 +142,8 @@ def build_trial_record(
         "timings": dict(timings),
         "outcome": {**verdict.as_dict(), "restored": restored},
     }
+    from trispark.record_model import TrialRecord
+
     return _checked(TrialRecord, record)
 
 
@@ -145,9 +159,11 @@ def head_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def validate_record(record: Mapping[str, Any]) -> None:
     """Raises TS-RECORD-SCHEMA naming the first place that the published schema does not allow."""
+    from jsonschema.exceptions import best_match
+
     errors = sorted(_validator().iter_errors(dict(record)), key=lambda error: list(map(str, error.absolute_path)))
     if errors:
-        best = jsonschema.exceptions.best_match(errors) or errors[0]
+        best = best_match(errors) or errors[0]
         place = ".".join(str(part) for part in best.absolute_path) or "(whole record)"
         raise _schema_error(place, "a record of schemas/record.schema.json", best.message[:200])
 
@@ -160,9 +176,12 @@ def verify_chain(records: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """
     head: dict[str, Any] | None = None
     for record in records:
-        validate_record(record)
-        previous = record["previous"]
         where = f"record {record['seq']} ({record['id']})"
+        try:
+            validate_record(record)
+        except TrisparkError as error:
+            raise _schema_error(f"{where}: {error.where}", error.expected, error.observed) from None
+        previous = record["previous"]
         if head is None:
             if (record["seq"] == 1) != (previous is None):
                 raise _chain_error(where, "previous only missing in record 1", str(previous))
@@ -225,12 +244,15 @@ class RecordCache:
         exact = [record for record in records if key in (record["id"], str(record["seq"]))]
         found = exact or [record for record in records if key and str(record["id"]).startswith(key)]
         if len(found) != 1:
+            near = [str(record["id"]) for record in found[-NEAR_IDS:]] or _near(key, records)
             raise TrisparkError(
                 "TS-RECORD-UNKNOWN",
                 "no record has this id" if not found else "several records begin so",
                 where=str(self.directory),
-                expected="an id or a number of ./trispark records list",
+                expected="an id or a number of ./trispark records list"
+                + (f", near: {', '.join(near)}" if near else ""),
                 observed=key,
+                remedy="./trispark records list" if records else "there are no records yet: boot something first",
             )
         return found[0]
 
@@ -263,7 +285,15 @@ class RecordCache:
         return record
 
 
+def _near(key: str, records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The ids most like `key`, the newest first among equals."""
+    ids = [str(record["id"]) for record in reversed(records)]
+    return difflib.get_close_matches(key, ids, n=NEAR_IDS, cutoff=0.4)
+
+
 def _heading(kind: str, record_id: str, site: str, project: ProjectState, previous: Head | None) -> dict[str, Any]:
+    from trispark.record_model import SCHEMA_VERSION
+
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": kind,
@@ -391,6 +421,8 @@ def _bench(bench: Mapping[str, Any], summary: BenchSummary | None) -> dict[str, 
 
 def _checked(model: type[BootRecord] | type[TrialRecord], record: Mapping[str, Any]) -> dict[str, Any]:
     """The record in its final JSON form. Raises TS-RECORD-SCHEMA."""
+    from pydantic import ValidationError
+
     try:
         result: dict[str, Any] = json.loads(canonical_json(model.model_validate(dict(record)).model_dump(mode="json")))
     except ValidationError as error:
@@ -403,13 +435,15 @@ def _checked(model: type[BootRecord] | type[TrialRecord], record: Mapping[str, A
 
 @cache
 def _validator() -> Validator:
+    from jsonschema import Draft202012Validator
+
     try:
         schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise TrisparkError(
             "TS-RECORD-SCHEMA", "the schema of records cannot be read", where=str(SCHEMA_FILE), observed=str(error)
         ) from None
-    return jsonschema.Draft202012Validator(schema)
+    return Draft202012Validator(schema)
 
 
 def _schema_error(where: str, expected: str, observed: str) -> TrisparkError:

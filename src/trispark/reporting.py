@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from trispark.benchstats import summarize
 from trispark.records import RecordCache
+from trispark.verdict import INCONCLUSIVE
 
 Record = Mapping[str, Any]
 
@@ -51,31 +52,91 @@ def stage_a(record: Record, path: str) -> Report:
     return Report(lines, {"stage_a": published})
 
 
-def trial(record: Record, path: str, boots: Sequence[Record], boot_paths: list[str]) -> Report:
+@dataclass(frozen=True)
+class RecordedTrial:
+    """The record of a trial and those of its counted boots, each with the path of the controller's copy; and of all of
+    its boots those that are not valid."""
+
+    record: Record
+    path: str
+    boots: Sequence[Record]
+    boot_paths: Sequence[str]
+    invalid: Sequence[Record] = ()
+
+
+NOT_RESTORED: Final = "TS-TRIAL-RESTORE: the baseline does not serve again; do: playbooks/rollback.yml"
+
+
+def trials(found: Sequence[RecordedTrial], ended: str, *, restored: bool) -> Report:
+    """The verdicts of a walk: of one trial under `trial`, and of all, one a value of a sweep, under `trials`.
+
+    `ended` says why the walk did not make all of its boots; empty when it did. `restored`: whether the baseline serves.
+    """
+    each = [_trial(entry) for entry in found]
+    published: dict[str, Any] = {
+        "trials": [report.published for report in each],
+        "records": [path for entry in found for path in (*entry.boot_paths, entry.path)],
+    }
+    published["records"] = list(dict.fromkeys(published["records"]))
+    if len(each) == 1:
+        published["trial"] = each[0].published
+    failures = list(dict.fromkeys(report.failure_line for report in each if report.failure_line))
+    if ended and not failures:
+        failures = [f"TS-TRIAL-ENDED: {ended}"]
+    if not restored and not any(NOT_RESTORED in line for line in failures):
+        failures.insert(0, NOT_RESTORED)
+    return Report([line for report in each for line in report.lines], published, " | ".join(failures))
+
+
+def paused(walk: str, reason: str, restored: str | None) -> Report:
+    """A walk that its deadline ended: no verdict yet."""
+    serves = f"the baseline serves ({restored})" if restored else "nothing was started"
+    line = f"trial {walk} is paused: {reason}; {serves}; the same playbook with -e resume={walk} goes on"
+    return Report([line], {"paused": {"walk": walk, "reason": reason, "restored": restored}})
+
+
+def _trial(entry: RecordedTrial) -> Report:
     """The verdict, the differences as ratios, and the candidate's failure when it had one."""
+    record, boots = entry.record, entry.boots
     outcome = record["outcome"]
-    feature = record["requested"]["feature"]
-    lines = [f"{feature}: {outcome['verdict']}: {outcome['reason']}"]
+    feature, value = record["requested"]["feature"], record["requested"].get("value")
+    label = feature if value is None else f"{feature}={value}"
+    failed = list(entry.invalid) or [boot for boot in boots if boot["outcome"]["state"] != "valid"]
+    lines = [f"{label}: {outcome['verdict']}: {outcome['reason']}"]
+    if outcome["verdict"] == INCONCLUSIVE:
+        lines[0] += f"; do: {_undecided(record, boots, failed)}"
     for name, ratio in outcome["differences"].items():
         shown = f"{ratio['ratio']:.3f}" if ratio["ratio"] is not None else "no ratio"
         lines.append(f"{name}: baseline {ratio['baseline']:.4g}, candidate {ratio['candidate']:.4g}, ratio {shown}")
     restored = outcome["restored"]
     lines.append(f"the baseline {restored} serves again" if restored else "the baseline is NOT restored")
-    failed = [boot for boot in boots if boot["outcome"]["state"] != "valid"]
     published = {
         "feature": feature,
+        "value": value,
         "verdict": outcome["verdict"],
         "reason": outcome["reason"],
         "differences": outcome["differences"],
         "restored": restored,
-        "record": path,
+        "record": entry.path,
     }
     failure = f"TS-TRIAL-BOOT: {failed[0]['boot_id']}: {failed[0]['outcome']['reason']}" if failed else ""
+    if str(outcome["reason"]).startswith("TS-TRIAL-"):
+        failure = str(outcome["reason"])  # the boots cannot be compared
     if restored is None:
-        failure = f"TS-TRIAL-RESTORE: the baseline does not serve again; do: playbooks/rollback.yml; {failure}".rstrip(
-            "; "
-        )
-    return Report(lines, {"trial": published, "records": [*boot_paths, path]}, failure)
+        failure = f"{NOT_RESTORED}; {failure}".rstrip("; ")
+    return Report(lines, published, failure)
+
+
+def _undecided(record: Record, boots: Sequence[Record], failed: Sequence[Record]) -> str:
+    """What to do after a trial that decided nothing."""
+    requested, site = record["requested"], record["site"]
+    value = f" -e value={requested['value']}" if requested.get("value") else ""
+    again = f"./trispark play stage_{requested['stage']} --site {site} -e feature={requested['feature']}{value}"
+    if failed:
+        return f"read the kept logs of {failed[0]['boot_id']}, then try again: {again}"
+    ids = [str(boot["boot_id"]) for boot in boots[:2]]
+    look = f"; ./trispark records diff {' '.join(ids)} --site {site} shows what both ran" if len(ids) == 2 else ""
+    return f"keep the baseline, or add boots with another trial: {again}{look}"
 
 
 def rollback(record: Record, path: str) -> Report:

@@ -12,15 +12,15 @@ The spec of a node is a pure function of `resolved`, so equal ids mean equal spe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from trispark.adapters import read_adapters
-from trispark.allowlist import Scope, Support, Value, Variable, format_value
+from trispark.allowlist import EXTRA_SOURCE, NEVER, Kind, Scope, Support, Value, Variable, format_value
 from trispark.canonical import generation_id, text_sha256
-from trispark.catalog import DIRECTORY, Catalog, Choice, Engine, EvidenceRule
+from trispark.catalog import DIRECTORY, Catalog, Choice, Engine, EvidenceRule, filled
 from trispark.errors import TrisparkError
 from trispark.render import ARGS_FILE, ENV_FILE, Templates, parse_args, parse_env
 from trispark.site import Node, Site
@@ -30,9 +30,9 @@ SPEC_VERSION: Final = 1
 CONTAINER_NAME: Final = "trispark-engine"
 PORT_TOKEN: Final = "{rendezvous_port}"
 GENERATION_TOKEN: Final = "{generation}"
+STATE_TOKEN: Final = "{engine_state}"
+CACHE_TOKEN: Final = "{engine_cache}"
 ENGRAM_LAYERS: Final = (1, 14)
-CANARY_PROMPT: Final = "19+23="
-CANARY_TEXT: Final = "42"
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,7 @@ class Arms:
     choice      what the candidate tries
     base        features that are set in both arms because the tried one requires them
     difference  what the arms differ in, which is what the choice sets and nothing else
+    check       the candidate of an uncounted boot before the others that compares results, for features that want one
     """
 
     choice: Choice
@@ -100,6 +101,7 @@ class Arms:
     baseline: Resolution
     candidate: Resolution
     difference: Difference
+    check: Resolution | None = None
 
 
 def resolve(
@@ -118,6 +120,7 @@ def resolve(
     catalog.refuse_misplaced(site.other_keys)
     adapters = read_adapters(root)
     settings = _base_settings(site, catalog, overrides or {}, promoted or {})
+    catalog.refuse_deferred(settings, {}, "the baseline", promoted=promoted or ())
     return _finished(_build(site, catalog, Templates(root), settings, adapters), adapters, (), None)
 
 
@@ -130,52 +133,92 @@ def resolve_arms(
     *,
     value: str | None = None,
     promoted: Mapping[str, Value] | None = None,
+    judge: bool = True,
 ) -> Arms:
     """Both arms of a trial of `feature`, with the `value` of its sweep.
 
     `promoted` are the settings of the site's own baseline that differ from the shipped one; `overrides` hold in both
     arms (a what-if) and are strings, parsed by the declared type. `root` is the project's directory (adapters/,
-    templates/). The one-change rule is judged from the two resolved configurations. Errors: TS-ENV-*, TS-PLAN-*,
-    TS-FEATURE-*, TS-SITE-*, TS-ADAPTER-*, TS-RENDER-*.
+    templates/). The one-change rule is judged from the two resolved configurations; without `judge` that is left to the
+    caller (`arm_problems`), who can then show arms that are refused. Errors: TS-ENV-*, TS-PLAN-*, TS-FEATURE-*,
+    TS-SITE-*, TS-ADAPTER-*, TS-RENDER-*.
     """
     catalog.refuse_misplaced(site.other_keys)
     adapters = read_adapters(root)
     templates = Templates(root)
     common = _base_settings(site, catalog, overrides or {}, promoted or {})
-    entry = catalog.require_feature(feature)
-    choice = catalog.choose(feature, value)
+    choice = catalog.choose(feature, value, common)
     for name in choice.sets:
         if overrides and name in overrides:
             raise _misplaced(name, f"it is what {feature} sets")
-        _require_effect(catalog, name, choice.sets[name], site.engine, f"feature {feature}")
     base = tuple(other for other in catalog.required_by(feature) if not catalog.is_active(other, common))
     for other in base:
         common.update(catalog.sets_of(other))
-    for path in sorted({path for name in (feature, *base) for path in catalog.features[name].adapters}):
-        if path not in adapters:
-            raise TrisparkError(
-                "TS-FEATURE-ADAPTER",
-                f"{feature} needs an adapter that is not there",
-                where="adapters/",
-                expected=path,
-                observed=", ".join(adapters) or "nothing",
-            )
     candidate_settings = {**common, **choice.sets}
-    for other in entry.excludes:
-        if catalog.is_active(other, candidate_settings):
-            raise TrisparkError(
-                "TS-FEATURE-EXCLUDES", f"{feature} cannot be combined with {other}", where=f"{DIRECTORY}/features.yml"
-            )
+    if judge:
+        where = f"the candidate of {choice.label}"
+        catalog.refuse_deferred(candidate_settings, choice.sets, where, feature=feature, promoted=promoted or ())
+        _raise_first(settings_problems(site, catalog, choice, base, candidate_settings, adapters))
     baseline = _build(site, catalog, templates, common, adapters)
     candidate = _build(site, catalog, templates, candidate_settings, adapters)
-    difference = check_one_change(baseline, candidate, catalog, choice)
+    difference = check_one_change(baseline, candidate, catalog, choice) if judge else compare(baseline, candidate)
+    checked = catalog.check_settings(feature)
+    check = _build(site, catalog, templates, {**candidate_settings, **checked}, adapters) if checked else None
     return Arms(
         choice,
         base,
         _finished(baseline, adapters, (), None),
         _finished(candidate, adapters, tuple(sorted(choice.sets)), feature),
         difference,
+        None if check is None else _finished(check, adapters, tuple(sorted({**choice.sets, **checked})), feature),
     )
+
+
+def arm_problems(site: Site, catalog: Catalog, arms: Arms) -> Iterator[TrisparkError]:
+    """Everything for which `resolve_arms` would have refused these arms, apart from the exclusions."""
+    settings, adapters = arms.candidate.settings, arms.candidate.adapters
+    yield from settings_problems(site, catalog, arms.choice, arms.base, settings, adapters)
+    try:
+        check_one_change(arms.baseline, arms.candidate, catalog, arms.choice)
+    except TrisparkError as error:
+        yield error
+
+
+def settings_problems(
+    site: Site,
+    catalog: Catalog,
+    choice: Choice,
+    base: tuple[str, ...],
+    settings: Mapping[str, Value],
+    adapters: Mapping[str, str],
+) -> Iterator[TrisparkError]:
+    """What a feature sets must have an effect on the engine, its adapters be there, nothing that it excludes be set."""
+    feature = choice.feature
+    for name in choice.sets:
+        try:
+            _require_effect(catalog, name, choice.sets[name], site.engine, f"feature {feature}")
+            _refuse_own_value(site, catalog, name, f"feature {feature}")
+        except TrisparkError as error:
+            yield error
+    for path in sorted({path for name in (feature, *base) for path in catalog.features[name].adapters}):
+        if path not in adapters:
+            yield TrisparkError(
+                "TS-FEATURE-ADAPTER",
+                f"{feature} needs an adapter that is not there",
+                where="adapters/",
+                expected=path,
+                observed=", ".join(adapters) or "nothing",
+            )
+    for other in catalog.features[feature].excludes:
+        if catalog.is_active(other, settings):
+            yield TrisparkError(
+                "TS-FEATURE-EXCLUDES", f"{feature} cannot be combined with {other}", where=f"{DIRECTORY}/features.yml"
+            )
+
+
+def _raise_first(problems: Iterator[TrisparkError]) -> None:
+    for problem in problems:
+        raise problem
 
 
 def restore(resolved: Mapping[str, Any]) -> Resolution:
@@ -188,8 +231,10 @@ def restore(resolved: Mapping[str, Any]) -> Resolution:
         raise TrisparkError(
             "TS-RESOLVED-VERSION",
             "the resolved configuration has another version",
-            expected=str(RESOLVED_VERSION),
-            observed=str(plain.get("schema_version")),
+            where="the stored generation",
+            expected=f"schema version {RESOLVED_VERSION}",
+            observed=f"schema version {plain.get('schema_version')}",
+            remedy="use the trispark that staged it, or stage and boot a generation of this one",
         )
     identity = generation_id(plain)
     specs = {rank["node"]: make_spec(identity, plain, rank["rank"]) for rank in plain["ranks"]}
@@ -227,9 +272,10 @@ def check_one_change(baseline: Resolution, candidate: Resolution, catalog: Catal
     """Raises TS-PLAN-ONECHANGE unless the two differ in exactly what the choice sets; returns the difference."""
     difference = compare(baseline, candidate)
     sets = choice.sets
-    allowed = {f"{name} of rank {rank}" for name in _delivery_names(catalog, sets) for rank in baseline.nodes}
+    engine = catalog.engines[str(baseline.resolved["engine"])]
+    allowed = {f"{name} of rank {rank}" for name in _delivery_names(catalog, engine, sets) for rank in baseline.nodes}
     surplus = sorted(set(difference.settings) - set(sets)) + [name for name in difference.other if name not in allowed]
-    unchanged = sorted(set(sets) - set(difference.settings))
+    unchanged = sorted(set(sets) - set(difference.settings) - choice.companions)
     wrong = sorted(name for name in set(sets) & set(difference.settings) if difference.settings[name][1] != sets[name])
     if surplus or unchanged or wrong:
         if surplus:
@@ -297,17 +343,30 @@ def _base_settings(
     for variable in catalog.allowlist.variables():
         if variable.scope is Scope.RANK or variable.support(site.engine) is Support.REFUSED:
             continue
+        if variable.source == EXTRA_SOURCE:
+            continue
         if variable.source == "baseline":
             value = promoted.get(variable.name, catalog.baseline[variable.name])
         else:
-            value = variable.check(_site_value(site, variable), f"{site.path} ({variable.source})")
+            value = variable.check(given_value(site, catalog, variable), f"{site.path} ({variable.source})")
         _require_inert_value(variable, value, site.engine, f"{DIRECTORY}/baseline.yml")
         settings[variable.name] = value
+    for name in sorted(site.extra_container_env):
+        settings[name] = extra_value(site, catalog, name)
     for name in sorted(overrides):
         where = f"override {name}"
         probe = {name: overrides[name]}
         catalog.refuse_excluded(probe, where)
         variable = catalog.allowlist.require(name, where)
+        if variable.source == NEVER:
+            raise TrisparkError(
+                "TS-ENV-REFUSED",
+                f"{name} is given to no engine: {variable.description}",
+                where=where,
+                expected="a key of experiments/baseline.yml",
+                observed=name,
+                remedy=f"remove the override {name}",
+            )
         if variable.source != "baseline":
             raise _misplaced(name, f"its value comes from {variable.source}")
         if not isinstance(overrides[name], str):
@@ -316,13 +375,95 @@ def _base_settings(
             )
         value = variable.parse(overrides[name], where)
         _require_effect(catalog, name, value, site.engine, where)
+        _refuse_own_value(site, catalog, name, where)
         settings[name] = value
     return settings
 
 
-def _site_value(site: Site, variable: Variable) -> object:
+def rank_settings(site: Site, catalog: Catalog, settings: Mapping[str, Value], node: Node) -> dict[str, Value]:
+    """`settings` with what this node has of its own: its rank, addresses and devices, and values in place of common
+    ones. Errors are those of `node_value`."""
+    own = dict(settings)
+    for variable in catalog.allowlist.variables():
+        value = node_value(site, catalog, variable, node)
+        if value is not None:
+            own[variable.name] = value
+    return own
+
+
+def node_value(site: Site, catalog: Catalog, variable: Variable, node: Node) -> Value | None:
+    """The value of a variable that comes from this node; None when it comes from elsewhere, or its type is a list.
+
+    Raises TS-ENV-*, TS-PLAN-EXCLUDED, and TS-SITE-NODE where the engine needs what the node does not say.
+    """
+    source = variable.source if variable.scope is Scope.RANK else variable.node_source
+    if source is None or variable.support(site.engine) is Support.REFUSED:
+        return None
+    key = source.removeprefix("rank.")
+    raw = getattr(node, key)
+    if variable.scope is Scope.RANK and raw in (None, ()) and len(site.nodes) > 1:
+        raise TrisparkError(
+            "TS-SITE-NODE",
+            f"the engine {site.engine} needs {variable.name} on every rank",
+            where=f"{site.path}/hosts.yml {node.name}",
+            expected=f"node_{key}",
+            observed="nothing",
+            remedy=f"set node_{key} of {node.name}",
+        )
+    if raw in (None, ()) or variable.type is Kind.PAIR_LINK:
+        return None
+    where = f"{site.path}/hosts.yml {node.name}.node_{key}"
+    value = variable.check(",".join(raw) if isinstance(raw, tuple) else raw, where)
+    _require_inert_value(variable, value, site.engine, where)
+    catalog.refuse_excluded({variable.name: value}, where)
+    return value
+
+
+def _refuse_own_value(site: Site, catalog: Catalog, name: str, where: str) -> None:
+    """A value that does not reach every rank would be half a change."""
+    variable = catalog.allowlist.require(name, where)
+    if variable.node_source is None:
+        return
+    key = variable.node_source.removeprefix("rank.")
+    for node in site.nodes:
+        if getattr(node, key) is not None:
+            raise TrisparkError(
+                "TS-PLAN-NODE",
+                f"{name} cannot be changed on all ranks, {node.name} has a value of its own",
+                where=where,
+                expected=f"no node_{key} in {site.path}/hosts.yml",
+                observed=f"node_{key}: {getattr(node, key)}",
+                remedy=f"remove node_{key} of {node.name}, or change it there",
+            )
+
+
+def extra_value(site: Site, catalog: Catalog, name: str) -> Value:
+    """The typed value of one entry of site_extra_container_env. Raises TS-ENV-*, TS-PLAN-EXCLUDED, TS-PLAN-PLACE."""
+    where = f"{site.path} site_extra_container_env.{name}"
+    raw = site.extra_container_env[name]
+    if isinstance(raw, int | float | str):
+        catalog.refuse_excluded({name: raw}, where)
+    variable = catalog.allowlist.require(name, where)
+    if variable.source != EXTRA_SOURCE:
+        raise TrisparkError(
+            "TS-PLAN-PLACE",
+            f"{name} cannot be given in site_extra_container_env",
+            where=where,
+            expected=f"a variable whose source is {EXTRA_SOURCE}",
+            observed=f"its value comes from {variable.source}",
+            remedy=f"remove it there; its place is {variable.source}",
+        )
+    value = variable.check(raw, where)
+    _require_effect(catalog, name, value, site.engine, where)
+    return value
+
+
+def given_value(site: Site, catalog: Catalog, variable: Variable) -> object:
+    """What the site or its engine's entry gives a variable, not checked yet."""
     if variable.source == "head.rendezvous":
         return f"{site.head.address}:{PORT_TOKEN}"
+    if variable.source.startswith("engine."):
+        return getattr(catalog.engines[site.engine], variable.source.removeprefix("engine."))
     key = variable.source.removeprefix("site.")
     if key not in type(site).model_fields:
         raise TrisparkError(
@@ -378,8 +519,9 @@ def _build(
     ranks: list[dict[str, Any]] = []
     files: dict[str, dict[str, str]] = {}
     for node in site.nodes:
-        env_text = templates.render_env(_rank_env(catalog, site, settings, node))
-        args_text = templates.render_args(_rank_command(catalog, site, engine, settings, node))
+        own = rank_settings(site, catalog, settings, node)
+        env_text = templates.render_env(_rank_env(catalog, site, own, node))
+        args_text = templates.render_args(_rank_command(catalog, site, engine, own, node))
         files[node.name] = {ENV_FILE: env_text, ARGS_FILE: args_text}
         ranks.append(
             {
@@ -387,7 +529,7 @@ def _build(
                 "node": node.name,
                 "env": parse_env(env_text),
                 "command": parse_args(args_text),
-                "mounts": _mounts(site, engine),
+                "mounts": _mounts(site, engine, node),
             }
         )
     resolved: dict[str, Any] = {
@@ -408,20 +550,43 @@ def _build(
 
 def _gates(site: Site, catalog: Catalog, settings: Mapping[str, Value]) -> dict[str, Any]:
     """What a boot must show. The evidence follows from the settings, so `compare` need not look at it again."""
-    rules = [asdict(rule) for rule in catalog.evidence_rules(settings, len(site.nodes))]
+    engine = catalog.engines[site.engine]
+    ready = catalog.evidence[engine.ready_evidence]
+    rules = [
+        EvidenceRule(engine.ready_evidence, True, filled(ready.pattern, settings), (0,), ready.proves),
+        *catalog.evidence_rules(settings, len(site.nodes), site.engine),
+    ]
+    ordered = sorted(set(rules), key=lambda rule: (rule.id, not rule.must_appear, rule.ranks))
+    smoke = engine.smoke
     return {
         "layers": list(ENGRAM_LAYERS),
         "canary": {
             "url": f"http://127.0.0.1:{site.api_port}/v1/chat/completions",
             "model": site.served_model_name,
-            "prompt": CANARY_PROMPT,
-            "text": CANARY_TEXT,
+            "prompt": smoke.prompt,
+            "text": smoke.text,
+            "max_tokens": smoke.max_tokens,
+            "timeout_s": smoke.timeout_s,
+            "body": smoke.body,
         },
-        "evidence": [{**rule, "ranks": list(rule["ranks"])} for rule in rules],
+        "batch": engine.batch_check.model_dump(mode="json"),
+        "evidence": [{**asdict(rule), "ranks": list(rule.ranks)} for rule in ordered],
     }
 
 
 def _launch(site: Site, engine: Engine) -> dict[str, Any]:
+    """What every rank's container has alike."""
+    if site.privileged and engine.privileged == "never":
+        raise TrisparkError(
+            "TS-SITE-PRIVILEGED",
+            f"the engine {site.engine} is never privileged",
+            where=str(site.path),
+            expected="site_privileged: false, or none",
+            observed="site_privileged: true",
+            remedy="remove site_privileged",
+        )
+    ready_url = f"http://127.0.0.1:{site.api_port}{engine.health_path}"
+    check = engine.healthcheck
     return {
         "container": {
             "network_mode": "host",
@@ -429,56 +594,75 @@ def _launch(site: Site, engine: Engine) -> dict[str, Any]:
             "shm_size": engine.shm_size,
             "ulimits": [limit.model_dump() for limit in engine.ulimits],
             "devices": list(engine.devices),
+            "cap_add": list(engine.cap_add),
             "gpus": engine.gpus,
-            "privileged": engine.privileged,
+            "privileged": site.privileged,
+            "keep_entrypoint": engine.keep_entrypoint,
+            "healthcheck": None
+            if check is None
+            else {**check.model_dump(), "test": [word.replace("{ready_url}", ready_url) for word in check.test]},
             "stop_timeout_s": math.ceil(site.stop_deadline_s),
         },
         "rendezvous_ports": list(site.rendezvous_ports),
-        "ready_url": f"http://127.0.0.1:{site.api_port}{engine.health_path}",
+        "ready_url": ready_url,
         "packages": list(engine.packages),
         "version_command": list(engine.version_command),
+        "image_env": list(engine.image_env),
     }
 
 
-def _mounts(site: Site, engine: Engine) -> list[dict[str, Any]]:
-    """All read-only: serving writes into none of them."""
-    pairs = (
-        (site.checkpoint_dir, site.checkpoint_mount),
-        (site.engram_dir, site.engram_mount),
-        (f"{GENERATION_TOKEN}/adapters", engine.adapters_mount),
+def _mounts(site: Site, engine: Engine, node: Node) -> list[dict[str, Any]]:
+    """Whatever the engine serves from is read-only; it writes into its generation's state and the node's cache alone.
+
+    The agent makes the directories behind its tokens, and no others.
+    """
+    mounts: tuple[tuple[str, str | None, bool], ...] = (
+        (site.checkpoint_dir_of(node), site.checkpoint_mount, True),
+        (site.engram_dir_of(node), site.engram_mount, True),
+        (f"{GENERATION_TOKEN}/adapters", engine.adapters_mount, True),
+        (f"{STATE_TOKEN}/state", engine.state_mount, False),
+        (CACHE_TOKEN, engine.cache_mount, False),
+        # After the cache, in which it lies.
+        (f"{STATE_TOKEN}/autotune", engine.autotune_mount, False),
     )
-    return [{"source": source, "target": target, "read_only": True} for source, target in pairs]
+    return [
+        {"source": source, "target": target, "read_only": read_only}
+        for source, target, read_only in mounts
+        if target is not None
+    ]
 
 
 def _rank_env(catalog: Catalog, site: Site, settings: Mapping[str, Value], node: Node) -> dict[str, str]:
-    env: dict[str, str] = {}
-    for variable in catalog.allowlist.variables():
-        if not variable.env or variable.support(site.engine) is Support.REFUSED:
-            continue
-        value = settings[variable.name] if variable.scope is Scope.COMMON else node.rank
-        env[variable.name] = format_value(value)
-    return env
+    return {
+        variable.name: format_value(settings[variable.name])
+        for variable in catalog.allowlist.variables()
+        if variable.env
+        and variable.reaches(site.engine, node.rank)
+        and variable.name in settings
+        and not variable.is_omitted(settings[variable.name])
+    }
 
 
 def _rank_command(catalog: Catalog, site: Site, engine: Engine, settings: Mapping[str, Value], node: Node) -> list[str]:
-    """The engine's command and its flags, sorted by flag, each value in its own argument."""
-    command = list(engine.command)
-    flags = [variable for variable in catalog.allowlist.variables() if variable.flag is not None]
-    for variable in sorted(flags, key=lambda entry: entry.flag or ""):
-        if variable.flag is None or variable.support(site.engine) is Support.REFUSED:
+    """The engine's command, what it is always given, then the flags of variables, sorted by flag, each value in its own
+    argument."""
+    flags = [[flag, format_value(settings[name])] for flag, name in engine.same_as.items()]
+    for variable in catalog.allowlist.variables():
+        if variable.flag is None or not variable.reaches(site.engine, node.rank):
             continue
-        if variable.source == "rank.pair_links":
-            for link in node.pair_links:
-                command += [variable.flag, f"{link.peer}:{link.local}:{link.remote}"]
-        else:
-            value = settings[variable.name] if variable.scope is Scope.COMMON else node.rank
-            command += [variable.flag, format_value(value)]
-    return command
+        if variable.type is Kind.PAIR_LINK:
+            flags += [[variable.flag, f"{link.peer}:{link.local}:{link.remote}"] for link in node.pair_links]
+        elif variable.name in settings:
+            flags.append(variable.arguments(settings[variable.name]))
+    ordered = sorted((words for words in flags if words), key=lambda words: words[0])
+    return [*engine.command, *engine.fixed_args, *(word for words in ordered for word in words)]
 
 
 def _rank_difference(rank: int, first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     names = [f"{name} of rank {rank}" for name in _differing(first["env"], second["env"])]
-    names += [f"{flag} of rank {rank}" for flag in _differing(_by_flag(first["command"]), _by_flag(second["command"]))]
+    names += [
+        f"{flag} of rank {rank}" for flag in _differing(flag_groups(first["command"]), flag_groups(second["command"]))
+    ]
     names += [f"{key} of rank {rank}" for key in ("node", "mounts") if first[key] != second[key]]
     return names
 
@@ -487,7 +671,7 @@ def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]
     return sorted(name for name in set(first) | set(second) if first.get(name) != second.get(name))
 
 
-def _by_flag(command: list[str]) -> dict[str, list[str]]:
+def flag_groups(command: list[str]) -> dict[str, list[str]]:
     """Arguments grouped by the flag before them; the program itself under "command"."""
     groups: dict[str, list[str]] = {"command": []}
     current = "command"
@@ -500,8 +684,8 @@ def _by_flag(command: list[str]) -> dict[str, list[str]]:
     return groups
 
 
-def _delivery_names(catalog: Catalog, sets: Mapping[str, Value]) -> set[str]:
-    names: set[str] = set()
+def _delivery_names(catalog: Catalog, engine: Engine, sets: Mapping[str, Value]) -> set[str]:
+    names: set[str] = {flag for flag, source in engine.same_as.items() if source in sets}
     for name in sets:
         variable = catalog.allowlist.require(name, "one-change rule")
         names |= ({name} if variable.env else set()) | ({variable.flag} if variable.flag else set())

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 _TS_ID = re.compile(r"TS-[A-Z0-9]+-[A-Z0-9]+")
 _ANSIBLE_PREFIX = re.compile(r"^(?:[A-Z][^:]{0,40}: ){1,3}(?=TS-[A-Z0-9]+-[A-Z0-9]+)")
 _MAX_NOTES = 20
+WALK_PREFIX = "walk: "
+"""How a line begins that a walk shows while its task goes on."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,10 @@ class RunEvents:
                 self._fail(data, unreachable=True)
             case "playbook_on_stats":
                 self._stats(data)
+            case "verbose":
+                line = str(event.get("stdout") or "").rstrip()
+                if line.startswith(WALK_PREFIX):
+                    self.observer.note((line.removeprefix(WALK_PREFIX),))
 
     def close(self) -> None:
         """End the play that is still open; a run that was interrupted has no closing event."""

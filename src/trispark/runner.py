@@ -6,11 +6,13 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from typing import Any
 
 from trispark.errors import TrisparkError
 from trispark.host.state import private_directory, state_directory
+from trispark.lifeline import tied
 from trispark.run_events import FailedEvent, PlaySeconds, QuietObserver, RunEvents, RunObserver
 
 INTERRUPT_GRACE_S = 20.0
@@ -27,6 +30,10 @@ INTERRUPT_GRACE_S = 20.0
 KEPT_RUNS = 50
 """How many runs stay in ``.trispark/runs``, the one that begins included; ``./trispark play --help`` says so."""
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-.+")
+PID_FILE = "pid"
+"""In a run's directory while it goes on: the process that writes there."""
+_OF_ANOTHER_RUN = ("ANSIBLE_CALLBACK_PLUGINS", "ANSIBLE_STDOUT_CALLBACK", "ORIGINAL_STDOUT_CALLBACK")
+_PREFIXES_OF_ANOTHER_RUN = ("AWX_", "RUNNER_", "ANSIBLE_CACHE_PLUGIN")
 
 
 @dataclass(frozen=True)
@@ -64,12 +71,33 @@ def new_run_id(playbook: str) -> str:
 
 
 def prune_runs(runs: Path, keep: int) -> list[str]:
-    """Remove all but the newest ``keep`` runs; what does not look like a run's directory stays. Names removed."""
+    """Remove all but the newest ``keep`` runs; one that goes on stays, as does what does not look like a run's
+    directory. Names removed."""
     found = sorted(path for path in runs.glob("*") if path.is_dir() and _RUN_ID.fullmatch(path.name))
-    removed = found[: len(found) - keep] if len(found) > keep else []
+    oldest = found[: len(found) - keep] if len(found) > keep else []
+    removed = [path for path in oldest if not _goes_on(path)]
     for path in removed:
         shutil.rmtree(path, ignore_errors=True)  # another run may prune at the same time
     return [path.name for path in removed]
+
+
+def _goes_on(run: Path) -> bool:
+    """A long campaign's own run is older than the runs of its boots."""
+    try:
+        pid = int((run / PID_FILE).read_text(encoding="ascii"))
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def forget_outer_run(environment: MutableMapping[str, str]) -> None:
+    """Take out what the ansible-runner above has set for its own run: a run inside a run has callbacks of its own."""
+    for name in [*environment]:
+        if name in _OF_ANOTHER_RUN or name.startswith(_PREFIXES_OF_ANOTHER_RUN):
+            del environment[name]
 
 
 class Interrupts:
@@ -122,7 +150,11 @@ class Interrupts:
 
 def playbook_environment(repo: Path, site: str, run_id: str) -> dict[str, str]:
     """What is set for ansible-playbook beside the caller's environment."""
+    tools = str(Path(sys.executable).parent)
+    path = os.environ.get("PATH", os.defpath)
     return {
+        # ansible-playbook is called by name; the one of this interpreter must be found first.
+        "PATH": path if path.split(os.pathsep)[0] == tools else f"{tools}{os.pathsep}{path}",
         "ANSIBLE_CONFIG": str(repo / "ansible.cfg"),
         # ansible-runner switches host key checking off unless the environment says something.
         "ANSIBLE_HOST_KEY_CHECKING": "True",
@@ -141,11 +173,13 @@ def run_playbook(
     extra: Mapping[str, Any] | None = None,
     check: bool = False,
     diff: bool = False,
+    arguments: Sequence[str] = (),
     observer: RunObserver | None = None,
 ) -> RunResult:
-    """Run ``playbooks/<name>.yml`` on ``inventory/<site>``; ``extra`` are -e values.
+    """Run ``playbooks/<name>.yml`` on ``inventory/<site>``; ``extra`` are -e values, ``arguments`` further ones.
 
-    Raises TS-PLAY-UNKNOWN for a playbook that is not there. A failed run is a result, not an exception.
+    Raises TS-PLAY-UNKNOWN for a playbook that is not there. A failed run is a result, not an exception. When this
+    process ends, ansible-playbook ends too.
     """
     import ansible_runner
 
@@ -166,6 +200,7 @@ def run_playbook(
     private_directory(directory / "env")
     # ansible-runner reads settings from this file only. One second is how late a Ctrl-C may be noticed.
     (directory / "env" / "settings").write_text(json.dumps({"pexpect_timeout": 1}), encoding="utf-8")
+    (directory / PID_FILE).write_text(str(os.getpid()), encoding="ascii")
     events = RunEvents(observer or QuietObserver())
     interrupts = Interrupts(events)
 
@@ -173,9 +208,10 @@ def run_playbook(
         events.add(event)
         return True
 
+    flags = [flag for flag, wanted in (("--check", check), ("--diff", diff)) if wanted]
     started = time.monotonic()
     with interrupts.installed():
-        finished = ansible_runner.run(
+        finished = ansible_runner.interface.init_runner(
             private_data_dir=str(directory),
             artifact_dir=str(runs),
             ident=run_id,
@@ -184,14 +220,17 @@ def run_playbook(
             inventory=str(repo / "inventory" / site),
             envvars=playbook_environment(repo, site, run_id),
             extravars=dict(extra or {}),
-            cmdline=" ".join(flag for flag, wanted in (("--check", check), ("--diff", diff)) if wanted) or None,
+            cmdline=shlex.join([*flags, *arguments]) or None,
             suppress_env_files=True,
             fact_cache_type="memory",
             quiet=True,
             event_handler=take,
             cancel_callback=interrupts.must_kill,
         )
+        finished.config.command = tied(finished.config.command)
+        finished.run()
     events.close()
+    (directory / PID_FILE).unlink(missing_ok=True)
     _forget_environment(directory / "command")
     rc = finished.rc if isinstance(finished.rc, int) else 254
     status = "interrupted" if interrupts.interrupted and rc != 0 else "successful" if rc == 0 else "failed"

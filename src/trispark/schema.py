@@ -11,7 +11,9 @@ from pydantic import BaseModel
 
 from trispark.allowlist import AllowlistFile
 from trispark.catalog import BaselineFile, EnginesFile, EvidenceFile, ExclusionsFile, FeaturesFile, StagesFile
+from trispark.memory_model import MemoryFile
 from trispark.record_model import Record
+from trispark.review_map import ReviewMapFile
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 SCHEMAS: Final[dict[str, tuple[type[BaseModel], str]]] = {
@@ -23,6 +25,8 @@ SCHEMAS: Final[dict[str, tuple[type[BaseModel], str]]] = {
     "evidence": (EvidenceFile, "experiments/evidence.yml"),
     "exclusions": (ExclusionsFile, "experiments/exclusions.yml"),
     "engines": (EnginesFile, "experiments/engines.yml"),
+    "memory": (MemoryFile, "experiments/memory.yml"),
+    "review_map": (ReviewMapFile, "experiments/review_map.yml"),
 }
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -13,11 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from trispark.allowlist import check_text, is_address, is_plain_path
 from trispark.errors import TrisparkError
-from trispark.plainyaml import Strict, check_model, read_yaml
+from trispark.plainyaml import NO_FIT, Rules, Strict, check_model, judge_model, read_yaml, wrong_keys
+from trispark.share import CheckpointShare, LocalShare, unmountable
 
 HOST_GROUP: Final = "sparks"
 DIGEST_REFERENCE: Final = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
-_IMAGE_KEYS: Final = ("site_engine_image", "site_bench_image")
+LAB: Final = "lab"
+DOCKERFILES: Final = "Dockerfiles"
 _IMAGE_PLACE: Final = "/opt/trispark"
 """In the container: the adapters' mount of experiments/engines.yml lies there."""
 _SYSTEM_DIRECTORIES: Final = frozenset(
@@ -25,7 +28,9 @@ _SYSTEM_DIRECTORIES: Final = frozenset(
      "/tmp", "/usr", "/var")
 )  # fmt: skip
 _KERNEL_DIRECTORIES: Final = ("/dev/", "/proc/", "/sys/")
-_HOST_KEYS: Final = {"node_rank": "rank", "node_address": "address", "node_pair_links": "pair_links"}
+_INTERFACE: Final = r"^[A-Za-z0-9_.-]{1,15}$"
+_HCA: Final = r"^[A-Za-z0-9_]{1,63}$"
+_TIME: Final = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"
 
 
 def _plain_path(value: str) -> str:
@@ -55,11 +60,13 @@ def _address(value: str) -> str:
 
 
 class PairLink(Strict):
-    """The direct link of a node to one peer."""
+    """The direct link of a node to one peer. `interface`, `hca`: the node's own port of that cable."""
 
     peer: int
     local: str
     remote: str
+    interface: Annotated[str, Field(pattern=_INTERFACE)] | None = None
+    hca: Annotated[str, Field(pattern=_HCA)] | None = None
 
     @field_validator("local", "remote")
     @classmethod
@@ -67,13 +74,66 @@ class PairLink(Strict):
         return _address(value)
 
 
-class Node(Strict):
-    """One host of the group `sparks`."""
+class NodeValues(BaseModel):
+    """What the inventory says of one host; attribute `x` is the key `node_x` of that host.
 
-    name: str
+    rank                    0 is the head
+    address                 on the management network; the rendezvous and the API are there
+    pair_links              one to each other rank, or none where the engine needs no addresses of its own for them
+    management_interface    of `address`; for the bootstrap of NCCL and gloo
+    hcas, gid_index         RDMA devices of the fabric, and the entry of their GID tables
+    mem_fraction            in place of the common MEM_FRACTION_STATIC, for a node that has less memory to give
+    checkpoint_dir, engram_dir   in place of the site's directory of that name
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        defer_build=True,
+        alias_generator=lambda name: f"node_{name}",
+    )
+
     rank: int
     address: str
-    pair_links: tuple[PairLink, ...]
+    pair_links: tuple[PairLink, ...] = ()
+    management_interface: Annotated[str, Field(pattern=_INTERFACE)] | None = None
+    hcas: tuple[Annotated[str, Field(pattern=_HCA)], ...] = ()
+    gid_index: Annotated[int, Field(ge=0, le=255)] | None = None
+    mem_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    checkpoint_dir: str | None = None
+    engram_dir: str | None = None
+
+    @field_validator("address")
+    @classmethod
+    def _literal(cls, value: str) -> str:
+        return _address(value)
+
+    @field_validator("pair_links")
+    @classmethod
+    def _by_peer(cls, links: tuple[PairLink, ...]) -> tuple[PairLink, ...]:
+        return tuple(sorted(links, key=lambda link: link.peer))
+
+    @field_validator("hcas")
+    @classmethod
+    def _devices(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        _no_repeats(values, "the devices")
+        return values
+
+    @field_validator("checkpoint_dir", "engram_dir")
+    @classmethod
+    def _paths(cls, value: str | None) -> str | None:
+        return None if value is None else _own_directory(value)
+
+
+class Node(NodeValues):
+    """One host of the group `sparks`."""
+
+    name: Annotated[str, Field(alias="name")]
+
+
+_HOST_KEYS: Final = frozenset(f"node_{name}" for name in NodeValues.model_fields)
 
 
 class BenchSettings(Strict):
@@ -92,11 +152,24 @@ class BenchSettings(Strict):
         return values
 
 
+class UnattendedWindow(Strict):
+    """When a campaign may take the site out of service, and by when it serves again (local time of `time_zone`)."""
+
+    begin: Annotated[str, Field(pattern=_TIME)]
+    back_by: Annotated[str, Field(pattern=_TIME)]
+    time_zone: Annotated[str, Field(pattern=r"^[A-Za-z]+(/[A-Za-z0-9_+-]+)*$")]
+
+
 class Site(BaseModel):
     """The site. Attribute `x` is the inventory key `site_x`; `nodes` comes from hosts.yml, in rank order."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, alias_generator=lambda name: f"site_{name}"
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        defer_build=True,
+        alias_generator=lambda name: f"site_{name}",
     )
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
@@ -108,6 +181,8 @@ class Site(BaseModel):
     served_model_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=200)]
     checkpoint_dir: str
     checkpoint_mount: str
+    checkpoint_share: CheckpointShare = LocalShare(kind="local")
+    """How the workers see the checkpoint."""
     engram_dir: str
     engram_mount: str
     rendezvous_ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = Field(min_length=1)
@@ -120,6 +195,17 @@ class Site(BaseModel):
     bench: BenchSettings
     engine_image: str | None = None
     bench_image: str | None = None
+    privileged: bool = False
+    """Whether the engine's container is privileged, where the engine leaves that to the site."""
+    memory_model: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")] | None = None
+    """Name in experiments/memory.yml of what the nodes' memory is judged by; None judges no budget."""
+    boot_minutes: Annotated[float, Field(gt=0, le=1440)] | None = None
+    """How long a boot with its measurement takes here, in minutes; for planning alone."""
+    unattended_window: UnattendedWindow | None = None
+    extra_container_env: dict[str, int | float | str | bool] = Field(default_factory=dict)
+    """Variables of the allowlist whose source is site.extra_container_env."""
+    build_dockerfile: str | None = None
+    """Of the engine image, relative to Dockerfiles/."""
 
     nodes: tuple[Node, ...] = Field(alias="nodes")
     path: Path = Field(alias="path")
@@ -131,6 +217,13 @@ class Site(BaseModel):
     def _paths(cls, value: str) -> str:
         return _own_directory(value)
 
+    @field_validator("build_dockerfile")
+    @classmethod
+    def _below_dockerfiles(cls, value: str | None) -> str | None:
+        if value is not None and (not is_plain_path(f"/{value}") or value.startswith("/")):
+            raise ValueError(f"a relative path below {DOCKERFILES}/ without . or .. is needed")
+        return value
+
     @field_validator("engine_image", "bench_image")
     @classmethod
     def _digests(cls, value: str | None) -> str | None:
@@ -139,56 +232,24 @@ class Site(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _places(self) -> Site:
-        if self.checkpoint_dir == self.engram_dir:
-            raise ValueError(f"site_checkpoint_dir and site_engram_dir must differ, both are {self.engram_dir}")
-        mounts = {
-            "site_checkpoint_mount": self.checkpoint_mount,
-            "site_engram_mount": self.engram_mount,
-            "the place of the engine image's own files": _IMAGE_PLACE,
-        }
-        for (name, path), (other, beside) in combinations(mounts.items(), 2):
-            if f"{path}/".startswith(f"{beside}/") or f"{beside}/".startswith(f"{path}/"):
-                raise ValueError(f"{name} and {other} must lie apart, they are {path} and {beside}")
-        return self
-
-    @model_validator(mode="after")
-    def _fleet(self) -> Site:
-        ports = self.rendezvous_ports
-        if len(set(ports)) != len(ports) or self.api_port in ports:
-            raise ValueError(
-                f"rendezvous ports must differ from each other and from the API port {self.api_port}, "
-                f"they are {', '.join(map(str, ports))}"
-            )
-        ranks = [node.rank for node in self.nodes]
-        if sorted(ranks) != list(range(self.world_size)):
-            raise ValueError(f"the hosts need ranks 0 to {self.world_size - 1} once each, not {sorted(ranks)}")
-        management: dict[object, str] = {}
-        for node in self.nodes:
-            first = management.setdefault(ipaddress.ip_address(node.address), node.name)
-            if first != node.name:
-                raise ValueError(f"{first} and {node.name} have the same node_address {node.address}")
-        by_rank = {node.rank: node for node in self.nodes}
-        for node in self.nodes:
-            peers = [link.peer for link in node.pair_links]
-            if sorted(peers) != [rank for rank in sorted(by_rank) if rank != node.rank]:
-                raise ValueError(f"{node.name} needs one pair link to each other rank, it has {sorted(peers)}")
-            for link in node.pair_links:
-                owner = management.get(ipaddress.ip_address(link.local))
-                if owner is not None:
-                    raise ValueError(
-                        f"the pair link of {node.name} to rank {link.peer} needs an address of its own, "
-                        f"{link.local} is the node_address of {owner}"
-                    )
-                mirror = next((other for other in by_rank[link.peer].pair_links if other.peer == node.rank), None)
-                if mirror is None or (mirror.local, mirror.remote) != (link.remote, link.local):
-                    raise ValueError(f"the pair link of {node.name} to rank {link.peer} is not mirrored there")
+    def _rules(self) -> Site:
+        broken = [text for _, rule in _RULES for text in rule(self)]
+        if broken:
+            raise Rules(broken)
         return self
 
     @property
     def head(self) -> Node:
         """Rank 0."""
         return self.nodes[0]
+
+    def checkpoint_dir_of(self, node: Node) -> str:
+        """Where that node sees the checkpoint."""
+        return node.checkpoint_dir or self.checkpoint_dir
+
+    def engram_dir_of(self, node: Node) -> str:
+        """Where that node keeps its packed shards."""
+        return node.engram_dir or self.engram_dir
 
     def refuse_other_values(self, seen: Mapping[str, Any]) -> None:
         """Raises TS-PLAN-PLACE when a `site_` variable is seen with another value than the site's files give it.
@@ -231,201 +292,399 @@ def _same(own: Any, seen: Any) -> bool:
     return bool(own == seen)
 
 
-class _HostFile(Strict):
-    """The three keys that this project reads of a host."""
+def _broken_places(site: Site) -> list[str]:
+    broken = []
+    for node in site.nodes:
+        if site.checkpoint_dir_of(node) == site.engram_dir_of(node):
+            own = node.checkpoint_dir or node.engram_dir
+            names = f"the directories of {node.name}" if own else "site_checkpoint_dir and site_engram_dir"
+            broken.append(f"{names} must differ, both are {site.engram_dir_of(node)}")
+            if not own:
+                break
+    broken += unmountable(site.checkpoint_share, site.checkpoint_dir)
+    elsewhere = [node.name for node in site.nodes if node.checkpoint_dir is not None]
+    if elsewhere and site.checkpoint_share.kind != "local":
+        broken.append(
+            f"a shared checkpoint lies at one place, site_checkpoint_dir; {elsewhere[0]} has a node_checkpoint_dir"
+        )
+    mounts = {
+        "site_checkpoint_mount": site.checkpoint_mount,
+        "site_engram_mount": site.engram_mount,
+        "the place of the engine image's own files": _IMAGE_PLACE,
+    }
+    for (name, path), (other, beside) in combinations(mounts.items(), 2):
+        if f"{path}/".startswith(f"{beside}/") or f"{beside}/".startswith(f"{path}/"):
+            broken.append(f"{name} and {other} must lie apart, they are {path} and {beside}")
+    return broken
 
-    node_rank: int
-    node_address: str
-    node_pair_links: tuple[PairLink, ...]
 
-    @field_validator("node_address")
-    @classmethod
-    def _literal(cls, value: str) -> str:
-        return _address(value)
+def _broken_fleet(site: Site) -> list[str]:
+    broken = []
+    ports = site.rendezvous_ports
+    if len(set(ports)) != len(ports) or site.api_port in ports:
+        broken.append(
+            f"rendezvous ports must differ from each other and from the API port {site.api_port}, "
+            f"they are {', '.join(map(str, ports))}"
+        )
+    ranks = [node.rank for node in site.nodes]
+    if sorted(ranks) != list(range(site.world_size)):
+        broken.append(f"the hosts need ranks 0 to {site.world_size - 1} once each, not {sorted(ranks)}")
+    owners: dict[object, str] = {}
+    for node in site.nodes:
+        first = owners.setdefault(ipaddress.ip_address(node.address), node.name)
+        if first != node.name:
+            broken.append(f"{first} and {node.name} have the same node_address {node.address}")
+    return broken
+
+
+def _broken_links(site: Site) -> list[str]:
+    """Of pair links, where there are any: one to each peer, mirrored there, each over a port of its own."""
+    if not any(node.pair_links for node in site.nodes):
+        return []
+    broken = []
+    management = {ipaddress.ip_address(node.address): node.name for node in site.nodes}
+    by_rank = {node.rank: node for node in site.nodes}
+    for node in site.nodes:
+        peers = [link.peer for link in node.pair_links]
+        if sorted(peers) != [rank for rank in sorted(by_rank) if rank != node.rank]:
+            broken.append(f"{node.name} needs one pair link to each other rank, it has {sorted(peers)}")
+            continue
+        for link in node.pair_links:
+            what = f"the pair link of {node.name} to rank {link.peer}"
+            owner = management.get(ipaddress.ip_address(link.local))
+            if owner is not None:
+                broken.append(f"{what} needs an address of its own, {link.local} is the node_address of {owner}")
+            mirror = next((other for other in by_rank[link.peer].pair_links if other.peer == node.rank), None)
+            if mirror is None or (mirror.local, mirror.remote) != (link.remote, link.local):
+                broken.append(f"{what} is not mirrored there")
+            if link.hca is not None and link.hca not in node.hcas:
+                broken.append(f"{what} uses {link.hca}, which is not among its node_hcas")
+            if link.interface is not None and link.interface == node.management_interface:
+                broken.append(f"{what} uses {link.interface}, which is its node_management_interface")
+        for name in ("hca", "interface"):
+            used = [value for link in node.pair_links if (value := getattr(link, name)) is not None]
+            if len(set(used)) != len(used):
+                broken.append(f"two pair links of {node.name} have the same {name} {', '.join(sorted(set(used)))}")
+    return broken
+
+
+_RULES: Final[tuple[tuple[frozenset[str], Callable[[Site], list[str]]], ...]] = (
+    (
+        frozenset(
+            {
+                "nodes",
+                "site_checkpoint_dir",
+                "site_checkpoint_mount",
+                "site_checkpoint_share",
+                "site_engram_dir",
+                "site_engram_mount",
+            }
+        ),
+        _broken_places,
+    ),
+    (frozenset({"nodes", "site_api_port", "site_rendezvous_ports", "site_world_size"}), _broken_fleet),
+    (frozenset({"nodes"}), _broken_links),
+)
+"""(the keys that a rule reads, the rule)."""
 
 
 def load_site(path: Path, images: Literal["required", "optional"] = "required") -> Site:
     """The site in the inventory directory `path` (or the one of the hosts.yml given).
 
-    With images="required" a site without images.yml is refused (TS-SITE-IMAGES). Other errors: TS-SITE-MISSING,
+    With images="required" a site without an engine image is refused (TS-SITE-IMAGES). Other errors: TS-SITE-MISSING,
     TS-SITE-SCHEMA (wrong, missing or unknown site key), TS-SITE-TEMPLATE, TS-SITE-PLACE, TS-SITE-TWICE, TS-YAML-*.
     """
+
+    def stop(error: TrisparkError) -> None:
+        raise error
+
+    reader = _read(path, images, stop, _first_problem)
+    assert reader is not None, "whatever is wrong was raised"
+    return check_model(Site, reader.data(), str(reader.directory), "TS-SITE-SCHEMA")
+
+
+@dataclass(frozen=True)
+class JudgedSite:
+    """What can be known of a site whose files may be wrong.
+
+    site        with stand-ins for what is wrong by itself; None when too little of it could be read
+    wrong       keys of those values (`site_…`, `nodes`)
+    problems    what `load_site` raises, all of it
+    """
+
+    site: Site | None
+    wrong: frozenset[str]
+    problems: tuple[TrisparkError, ...]
+
+
+def judge_site(path: Path, stand_ins: Mapping[str, Any]) -> JudgedSite:
+    """`stand_ins`: a right value for every `site_` key that a site must have."""
+    found: list[TrisparkError] = []
+    reader = _read(path, "optional", found.append, _every_problem)
+    if reader is None or reader.unread:
+        return JudgedSite(None, frozenset(), tuple(found))  # what is missing in what was read would be no news
+    data, where = reader.data(), str(reader.directory)
+    wrong = wrong_keys(_Unruled, data)
+    found += judge_model(_Unruled, data, where, "TS-SITE-SCHEMA")[1]
+    patched = {key: value for key, value in data.items() if key not in wrong}
+    patched |= {key: stand_ins[key] for key in wrong if key in stand_ins}
+    if reader.hosts_wrong:
+        wrong |= {"nodes"}
+    site, _ = judge_model(_Unruled, patched, where, "TS-SITE-SCHEMA")
+    if site is None or not site.nodes:
+        return JudgedSite(None, wrong, tuple(found))
+    for keys, rule in _RULES:
+        if not keys & wrong:
+            found += [_broken_rule(text, where) for text in rule(site)]
+    return JudgedSite(site, wrong, tuple(found))
+
+
+def _broken_rule(text: str, where: str) -> TrisparkError:
+    return TrisparkError("TS-SITE-SCHEMA", NO_FIT, where=where, expected=text, remedy=f"correct {where}")
+
+
+class _Unruled(Site):
+    """A site whose rules over several keys are judged one by one."""
+
+    @model_validator(mode="after")
+    def _rules(self) -> _Unruled:
+        return self
+
+
+Report = Callable[[TrisparkError], None]
+
+
+JudgeNode = Callable[[Mapping[str, Any], str], tuple[Node | None, list[TrisparkError]]]
+
+
+def _every_problem(own: Mapping[str, Any], where: str) -> tuple[Node | None, list[TrisparkError]]:
+    return judge_model(Node, own, where, "TS-SITE-SCHEMA")
+
+
+def _first_problem(own: Mapping[str, Any], where: str) -> tuple[Node | None, list[TrisparkError]]:
+    """It is raised, and says how many more there are."""
+    return check_model(Node, own, where, "TS-SITE-SCHEMA"), []
+
+
+def _read(path: Path, images: Literal["required", "optional"], report: Report, judge: JudgeNode) -> _Reader | None:
+    """`report` gets each problem and may raise it; where it does not, reading goes on as far as that makes sense."""
     directory = path.parent if path.suffix in (".yml", ".yaml") else path
     hosts_file = directory / "hosts.yml"
     if not hosts_file.is_file():
-        raise TrisparkError(
-            "TS-SITE-MISSING",
-            "there is no site here",
-            where=str(directory),
-            expected="hosts.yml and group_vars/all/",
-            observed="no hosts.yml",
-            remedy="give the inventory directory of a site, for instance inventory/lab",
+        report(
+            TrisparkError(
+                "TS-SITE-MISSING",
+                "there is no site here",
+                where=str(directory),
+                expected="hosts.yml and group_vars/all/",
+                observed="no hosts.yml",
+                remedy="give the inventory directory of a site, for instance inventory/lab",
+            )
         )
-    keys: dict[str, Any] = {}
-    origin: dict[str, str] = {}
-    others: dict[str, str] = {}
-    for file in _yaml_files(directory / "group_vars" / "all"):
-        for key, value in read_yaml(file).items():
-            if key in origin or key in others:
-                raise TrisparkError(
-                    "TS-SITE-TWICE",
-                    f"{key} is set twice",
-                    where=str(file),
-                    expected="one place",
-                    observed=f"also in {origin.get(key) or others[key]}",
-                    remedy="remove one of them",
-                )
-            if key.startswith("site_"):
-                _refuse_template(key, value, file)
-                keys[key] = value
-                origin[key] = str(file)
-            elif key in _HOST_KEYS:
-                raise _misplaced(key, file, "the host in hosts.yml")
-            else:
-                others[key] = str(file)
-    nodes = _nodes(hosts_file, others)
-    _refuse_elsewhere(directory, others)
-    _numbers_as_floats(keys)
-    if images == "required":
-        for key in _IMAGE_KEYS:
-            if keys.get(key) is None:
-                raise _no_images(directory, key)
-    return check_model(
-        Site,
-        {**keys, "nodes": [node.model_dump() for node in nodes], "path": str(directory), "other_keys": others},
-        where=str(directory),
-        error_id="TS-SITE-SCHEMA",
-    )
+        return None
+    reader = _Reader(directory, hosts_file, report, judge)
+    reader.group_vars()
+    reader.read_nodes()
+    reader.elsewhere()
+    if images == "required" and reader.keys.get("site_engine_image") is None:
+        report(_no_images(directory, "site_engine_image"))
+    return reader
 
 
-def _numbers_as_floats(keys: dict[str, Any]) -> None:
-    """YAML writes 1 for a number of seconds; the model is strict."""
-    for key, value in keys.items():
-        if key.endswith(("_s", "_seconds")) and type(value) is int and abs(value) < 2**53:
-            keys[key] = float(value)
+class _Reader:
+    """Working state of reading one inventory directory."""
 
+    def __init__(self, directory: Path, hosts_file: Path, report: Report, judge: JudgeNode) -> None:
+        self.directory = directory
+        self.hosts_file = hosts_file
+        self.report = report
+        self.judge = judge
+        self.keys: dict[str, Any] = {}
+        self.origin: dict[str, str] = {}
+        self.others: dict[str, str] = {}
+        self.nodes: list[Node] = []
+        self.unread = False
+        self.hosts_wrong = False
 
-def _yaml_files(directory: Path) -> list[Path]:
-    if directory.with_suffix(".yml").is_file():
-        raise _misplaced("group_vars/all.yml", directory.with_suffix(".yml"), "group_vars/all/")
-    return sorted(p for p in directory.glob("*") if p.suffix in (".yml", ".yaml") and p.is_file())
+    def data(self) -> dict[str, Any]:
+        """What the model of a site takes."""
+        nodes = [{**node.model_dump(by_alias=True), "name": node.name} for node in self.nodes]
+        return {**self.keys, "nodes": nodes, "path": str(self.directory), "other_keys": self.others}
 
+    def _yaml(self, file: Path) -> dict[str, Any]:
+        try:
+            return read_yaml(file)
+        except TrisparkError as error:
+            self.unread = True
+            self.report(error)
+            return {}
 
-def _nodes(hosts_file: Path, others: dict[str, str]) -> list[Node]:
-    """The hosts of the group `sparks` in rank order; their other variables are added to `others`."""
-    found: dict[str, dict[str, Any]] = {}
-    in_group: set[str] = set()
+    def group_vars(self) -> None:
+        """site_ keys of group_vars/all/ into `keys`, names of all others into `others`."""
+        for file in self._group_files():
+            for key, value in self._yaml(file).items():
+                if key in self.origin or key in self.others:
+                    self.report(
+                        TrisparkError(
+                            "TS-SITE-TWICE",
+                            f"{key} is set twice",
+                            where=str(file),
+                            expected="one place",
+                            observed=f"also in {self.origin.get(key) or self.others[key]}",
+                            remedy="remove one of them",
+                        )
+                    )
+                elif key.startswith("site_"):
+                    self._no_template(key, value, file)
+                    self.keys[key] = _as_float(key, value)
+                    self.origin[key] = str(file)
+                elif key in _HOST_KEYS:
+                    self.report(_misplaced(key, file, "the host in hosts.yml"))
+                else:
+                    self.others[key] = str(file)
 
-    def walk(name: str, group: object) -> None:
-        content = _names(group, f"the group {name}", hosts_file, "hosts, vars, children")
-        for key in _names(content.get("vars"), f"vars of the group {name}", hosts_file, "name: value"):
+    def _group_files(self) -> list[Path]:
+        directory = self.directory / "group_vars" / "all"
+        if directory.with_suffix(".yml").is_file():
+            self.report(_misplaced("group_vars/all.yml", directory.with_suffix(".yml"), "group_vars/all/"))
+        return sorted(p for p in directory.glob("*") if p.suffix in (".yml", ".yaml") and p.is_file())
+
+    def read_nodes(self) -> None:
+        """The hosts of the group `sparks` in rank order into `nodes`, those that can be read."""
+        found: dict[str, dict[str, Any]] = {}
+        in_group: set[str] = set()
+        for name, group in self._yaml(self.hosts_file).items():
+            self._walk(name, group, found, in_group)
+        for problem in _shared_hosts({host: found[host] for host in sorted(in_group)}, self.hosts_file):
+            self.report(problem)
+        nodes = [node for host in sorted(in_group) if (node := self._node(host, found[host])) is not None]
+        self.nodes = sorted(nodes, key=lambda node: node.rank)
+
+    def _walk(self, name: str, group: object, found: dict[str, dict[str, Any]], in_group: set[str]) -> None:
+        content = self._names(group, f"the group {name}", "hosts, vars, children")
+        for key in self._names(content.get("vars"), f"vars of the group {name}", "name: value"):
             if key.startswith("site_") or key in _HOST_KEYS:
-                raise _misplaced(key, hosts_file, "group_vars/all/ (site_) or the host itself (node_)")
-            others.setdefault(key, str(hosts_file))
-        hosts = _names(content.get("hosts"), f"hosts of the group {name}", hosts_file, "host names with variables")
+                self.report(_misplaced(key, self.hosts_file, "group_vars/all/ (site_) or the host itself (node_)"))
+            self.others.setdefault(key, str(self.hosts_file))
+        hosts = self._names(content.get("hosts"), f"hosts of the group {name}", "host names with variables")
         for host, variables in hosts.items():
             merged = found.setdefault(host, {})
-            for key, value in _names(variables, f"the host {host}", hosts_file, "name: value").items():
+            for key, value in self._names(variables, f"the host {host}", "name: value").items():
                 if key in merged and merged[key] != value:
-                    raise TrisparkError(
-                        "TS-SITE-TWICE", f"{key} of {host} has two values", where=str(hosts_file), expected="one place"
+                    self.report(
+                        TrisparkError(
+                            "TS-SITE-TWICE",
+                            f"{key} of {host} has two values",
+                            where=str(self.hosts_file),
+                            expected="one place",
+                        )
                     )
                 merged[key] = value
             if name == HOST_GROUP:
                 in_group.add(host)
-        children = _names(content.get("children"), f"children of the group {name}", hosts_file, "group names")
+        children = self._names(content.get("children"), f"children of the group {name}", "group names")
         for child, below in children.items():
-            walk(child, below)
+            self._walk(child, below, found, in_group)
 
-    for name, group in read_yaml(hosts_file).items():
-        walk(name, group)
-    _refuse_shared_host({host: found[host].get("ansible_host") for host in sorted(in_group)}, hosts_file)
-    nodes = []
-    for host in sorted(in_group):
-        own = {}
-        for key, value in found[host].items():
+    def _node(self, host: str, variables: Mapping[str, Any]) -> Node | None:
+        own: dict[str, Any] = {"name": host}
+        for key, value in variables.items():
             if key.startswith("node_"):
-                _refuse_template(f"{host}.{key}", value, hosts_file)
+                self._no_template(f"{host}.{key}", value, self.hosts_file)
                 own[key] = value
             elif key.startswith("site_"):
-                raise _misplaced(key, hosts_file, "group_vars/all/")
+                self.report(_misplaced(key, self.hosts_file, "group_vars/all/"))
             else:
-                others.setdefault(key, str(hosts_file))
-        checked = check_model(_HostFile, own, where=f"{hosts_file} host {host}", error_id="TS-SITE-SCHEMA")
-        node = {
-            "name": host,
-            "rank": checked.node_rank,
-            "address": checked.node_address,
-            "pair_links": [link.model_dump() for link in sorted(checked.node_pair_links, key=lambda link: link.peer)],
-        }
-        nodes.append(check_model(Node, node, where=f"{hosts_file} host {host}", error_id="TS-SITE-SCHEMA"))
-    return sorted(nodes, key=lambda node: node.rank)
+                self.others.setdefault(key, str(self.hosts_file))
+        node, problems = self.judge(own, f"{self.hosts_file} host {host}")
+        self.hosts_wrong = self.hosts_wrong or node is None
+        for problem in problems:
+            self.report(problem)
+        return node
 
+    def elsewhere(self) -> None:
+        """Keys in host_vars or in another group's variables would be ignored here but used by Ansible."""
+        of_all = self.directory / "group_vars" / "all"
+        files = [*(self.directory / "host_vars").rglob("*.yml"), *(self.directory / "group_vars").rglob("*.yml")]
+        for file in sorted(files):
+            if of_all in file.parents or file == of_all.with_suffix(".yml"):
+                continue
+            for key in self._yaml(file):
+                if key.startswith("site_") or key in _HOST_KEYS:
+                    self.report(_misplaced(key, file, "group_vars/all/ (site_) or hosts.yml (node_)"))
+                self.others.setdefault(key, str(file))
 
-def _names(value: object, what: str, file: Path, expected: str) -> Mapping[str, Any]:
-    """A mapping with names as keys; nothing is an empty one. Raises TS-SITE-SCHEMA."""
-    if value is None:
+    def _names(self, value: object, what: str, expected: str) -> Mapping[str, Any]:
+        """A mapping with names as keys; nothing is an empty one, and so is what was reported (TS-SITE-SCHEMA)."""
+        if value is None:
+            return {}
+        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+            return value
+        self.hosts_wrong = True
+        odd = [key for key in value if not isinstance(key, str)] if isinstance(value, Mapping) else []
+        self.report(
+            TrisparkError(
+                "TS-SITE-SCHEMA",
+                f"{what}: names are needed" if odd else f"{what}: a mapping is needed",
+                where=str(self.hosts_file),
+                expected=f"a mapping: {expected}",
+                observed=f"the key {odd[0]!r}" if odd else repr(value)[:120],
+                remedy=f"correct {self.hosts_file}",
+            )
+        )
         return {}
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return value
-    odd = [key for key in value if not isinstance(key, str)] if isinstance(value, Mapping) else []
-    raise TrisparkError(
-        "TS-SITE-SCHEMA",
-        f"{what}: names are needed" if odd else f"{what}: a mapping is needed",
-        where=str(file),
-        expected=f"a mapping: {expected}",
-        observed=f"the key {odd[0]!r}" if odd else repr(value)[:120],
-        remedy=f"correct {file}",
-    )
+
+    def _no_template(self, key: str, value: object, file: Path) -> None:
+        """No Jinja in what the resolver reads."""
+        if isinstance(value, Mapping):
+            for name, item in value.items():
+                self._no_template(f"{key}.{name}", item, file)
+        elif isinstance(value, list):
+            for item in value:
+                self._no_template(key, item, file)
+        elif isinstance(value, str) and ("{{" in value or "{%" in value):
+            self.report(
+                TrisparkError(
+                    "TS-SITE-TEMPLATE",
+                    f"{key} is a template",
+                    where=str(file),
+                    expected="a plain value, it is read without Ansible",
+                    observed=value,
+                    remedy="write the value itself",
+                )
+            )
 
 
-def _refuse_shared_host(hosts: Mapping[str, object], file: Path) -> None:
-    """Two names for one machine would make it two ranks."""
+def _as_float(key: str, value: object) -> object:
+    """YAML writes 1 for a number of seconds; the model is strict."""
+    if key.endswith(("_s", "_seconds")) and type(value) is int and abs(value) < 2**53:
+        return float(value)
+    return value
+
+
+def _shared_hosts(hosts: Mapping[str, Mapping[str, Any]], file: Path) -> list[TrisparkError]:
+    """Two names for one machine would make it two ranks; this machine is one, whatever it is called."""
     seen: dict[str, str] = {}
-    for host, address in hosts.items():
+    problems = []
+    for host, variables in hosts.items():
+        local = variables.get("ansible_connection") == "local"
+        address = "this machine (ansible_connection: local)" if local else variables.get("ansible_host")
         if address is None:
             continue
         first = seen.setdefault(str(address).lower(), host)
         if first != host:
-            raise TrisparkError(
-                "TS-SITE-SCHEMA",
-                f"{first} and {host} have the same ansible_host",
-                where=str(file),
-                expected="one machine a host",
-                observed=str(address)[:120],
-                remedy=f"correct {file}",
+            what = "are both this machine" if local else "have the same ansible_host"
+            problems.append(
+                TrisparkError(
+                    "TS-SITE-SCHEMA",
+                    f"{first} and {host} {what}",
+                    where=str(file),
+                    expected="one machine a host",
+                    observed=str(address)[:120],
+                    remedy=f"correct {file}",
+                )
             )
-
-
-def _refuse_elsewhere(directory: Path, others: dict[str, str]) -> None:
-    """Keys in host_vars or in another group's variables would be ignored here but used by Ansible."""
-    files = [*(directory / "host_vars").rglob("*.yml"), *(directory / "group_vars").rglob("*.yml")]
-    for file in sorted(files):
-        if (directory / "group_vars" / "all") in file.parents:
-            continue
-        for key in read_yaml(file):
-            if key.startswith("site_") or key in _HOST_KEYS:
-                raise _misplaced(key, file, "group_vars/all/ (site_) or hosts.yml (node_)")
-            others.setdefault(key, str(file))
-
-
-def _refuse_template(key: str, value: object, file: Path) -> None:
-    """No Jinja in what the resolver reads."""
-    if isinstance(value, Mapping):
-        for name, item in value.items():
-            _refuse_template(f"{key}.{name}", item, file)
-    elif isinstance(value, list):
-        for item in value:
-            _refuse_template(key, item, file)
-    elif isinstance(value, str) and ("{{" in value or "{%" in value):
-        raise TrisparkError(
-            "TS-SITE-TEMPLATE",
-            f"{key} is a template",
-            where=str(file),
-            expected="a plain value, it is read without Ansible",
-            observed=value,
-            remedy="write the value itself",
-        )
+    return problems
 
 
 def _misplaced(key: str, file: Path, place: str) -> TrisparkError:
@@ -440,11 +699,12 @@ def _misplaced(key: str, file: Path, place: str) -> TrisparkError:
 
 
 def _no_images(directory: Path, key: str) -> TrisparkError:
+    lab = directory.name == LAB
     return TrisparkError(
         "TS-SITE-IMAGES",
         "the site has no images yet",
         where=str(directory / "group_vars" / "all" / "images.yml"),
         expected=key,
         observed="nothing",
-        remedy="run ./trispark lab up",
+        remedy="run ./trispark lab up" if lab else f"set {key} there, by digest",
     )

@@ -1,8 +1,9 @@
-"""From the boots of a trial to its verdict and its record."""
+"""From the boots of a walk to the verdicts and records of its trials."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,53 +12,117 @@ from trispark import __version__
 from trispark.allowlist import Allowlist
 from trispark.benchstats import summarize
 from trispark.canonical import canonical_sha256
+from trispark.drift import declared_names, require_no_drift
 from trispark.errors import TrisparkError
 from trispark.project import project_state
 from trispark.records import RecordCache, build_trial_record, record_hash
 from trispark.resolve import Resolution, compare, restore
-from trispark.verdict import BootMetrics, decide
+from trispark.verdict import INCONCLUSIVE, BootMetrics, Verdict, decide
+from trispark.walk_journal import History
+from trispark.walk_plan import TrialOfWalk, WalkPlan
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TrialBoots:
+    """What came of one trial of a walk: its counted boots, and of all of its boots those that are not valid.
+
+    `ended`: why it has not all of its boots, None when it has.
+    """
+
+    trial: TrialOfWalk
+    baseline: tuple[Record, ...]
+    candidate: tuple[Record, ...]
+    ended: str | None
+    invalid: tuple[Record, ...] = ()
+
+
+def trials_to_record(walk: WalkPlan, history: History, records: Sequence[Record], stopped: str) -> list[TrialBoots]:
+    """The trials of a walk that has ended: those of which something was begun.
+
+    A trial of which only the shared boot of the baseline was made was not tried, and gets no record. `records`: the
+    controller's copies, oldest first; `stopped`: why the walk did not make all boots, empty when it did.
+    """
+    found = {
+        int(record["requested"]["slot"]): record
+        for record in records
+        if record["kind"] == "boot"
+        and record["requested"]["trial"] == walk.walk
+        and record["requested"].get("slot") is not None
+        and record["requested"]["purpose"] == "trial"
+    }
+    result: list[TrialBoots] = []
+    for index, trial in enumerate(walk.trials):
+        own = [slot for slot in walk.slots if index in slot.trials]
+        begun = [slot for slot in own if slot.slot in found or history.attempts(slot.slot)]
+        if not begun or not (len(walk.trials) == 1 or any(slot.arm == "candidate" for slot in begun)):
+            continue
+        arms: dict[str, list[Record]] = {"baseline": [], "candidate": []}
+        for slot in own:
+            if slot.counted and slot.slot in found:
+                arms[slot.arm].append(found[slot.slot])
+        missing = [slot for slot in own if slot.slot not in found]
+        invalid = [found[slot.slot] for slot in own if slot.slot in found and not _valid(found[slot.slot])]
+        ended = None
+        if missing:
+            left_out = f"{invalid[0]['boot_id']} is not valid, the boots after it were left out" if invalid else ""
+            ended = stopped or left_out or "not all boots were made"
+        result.append(TrialBoots(trial, tuple(arms["baseline"]), tuple(arms["candidate"]), ended, tuple(invalid)))
+    return result
+
+
+def _valid(record: Record) -> bool:
+    return bool(record["outcome"]["state"] == "valid")
 
 
 def record_trial(
     root: Path,
-    site: str,
     allowlist: Allowlist,
-    plan: Mapping[str, Any],
+    walk: WalkPlan,
+    boots: TrialBoots,
     cache: RecordCache,
     *,
-    baseline_boots: Sequence[str],
-    candidate_boots: Sequence[str],
-    restored_boot: str,
+    restored_boot: str | None,
+    began: str,
     previous: Mapping[str, Any] | None,
     now: datetime,
 ) -> dict[str, Any]:
-    """The checked record of a trial from the records of its boots. `plan`: the candidate's validated plan.
+    """The checked record of one trial of a walk.
 
-    `restored_boot` is the boot that runs afterwards; the baseline counts as restored only when that was a valid boot of
-    it. Raises TS-TRIAL-ARM when a boot is not of the planned generation, TS-TRIAL-INPUT when the boots did not
-    measure the same, TS-RECORD-*.
+    `restored_boot` is the boot with which the site's baseline serves afterwards, None when it does not; `began` is when
+    the walk began, UTC. Boots that cannot be compared end the trial without a decision, the reason is the error's line
+    (`incomparable`). Raises TS-RECORD-*.
     """
-    candidate = restore(plan["resolved"])
-    baseline = restore(plan["baseline_resolved"])
-    arms = [("baseline", baseline, cache.show(boot)) for boot in baseline_boots]
-    arms += [("candidate", candidate, cache.show(boot)) for boot in candidate_boots]
-    for arm, planned, record in arms:
-        _require_arm(arm, planned, record)
-    _require_same_input([record for _, _, record in arms])
-    verdict = decide(
-        *([_metrics(record) for arm, _, record in arms if arm == name] for name in ("baseline", "candidate"))
-    )
-    last = cache.show(restored_boot)
-    restored = last["outcome"]["state"] == "valid" and last["resolved"]["generation"] == baseline.id
+    trial = boots.trial
+    baseline, candidate = (restore(walk.resolved[name]) for name in (trial.baseline, trial.candidate))
+    arms = [("baseline", baseline, record) for record in boots.baseline]
+    arms += [("candidate", candidate, record) for record in boots.candidate]
+    arms.sort(key=lambda entry: int(entry[2]["seq"]))
+    difference = compare(baseline, candidate)
+    verdict = decide([_metrics(record) for record in boots.baseline], [_metrics(record) for record in boots.candidate])
+    problem = incomparable(arms, declared_names(difference))
+    if problem is not None:
+        verdict = Verdict(INCONCLUSIVE, problem, {})
+    elif boots.ended is not None:
+        verdict = replace(verdict, verdict=INCONCLUSIVE, reason=boots.ended)
     ended = now.astimezone(UTC)
+    started = datetime.fromisoformat(began)
     return build_trial_record(
-        record_id=str(plan["requested"]["trial"]),
-        site=site,
+        record_id=trial.record,
+        site=walk.site,
         project=project_state(root, __version__),
-        requested={**plan["requested"], "purpose": "trial"},
+        requested={
+            "stage": walk.stage,
+            "feature": walk.feature,
+            "value": trial.value,
+            "arm": "candidate",
+            "purpose": "trial",
+            "trial": walk.walk,
+        },
         baseline=baseline,
         candidate=candidate,
-        difference=compare(baseline, candidate),
+        difference=difference,
         allowlist=allowlist,
         boots=[
             {
@@ -66,19 +131,43 @@ def record_trial(
                 "generation": record["resolved"]["generation"],
                 "seq": record["seq"],
                 "hash": record_hash(record),
-                "valid": record["outcome"]["state"] == "valid",
+                "valid": _valid(record),
             }
-            for arm, _, record in sorted(arms, key=lambda entry: int(entry[2]["seq"]))
+            for arm, _, record in arms
         ],
         verdict=verdict,
-        restored=baseline.id if restored else None,
+        restored=_restored(walk, cache, restored_boot),
         timings={
-            "started_at": plan["time"],
+            "started_at": began,
             "ended_at": f"{ended:%Y-%m-%dT%H:%M:%SZ}",
-            "phases": {"total": round(now.timestamp() - float(plan["started"]), 2)},
+            "phases": {"total": round(max(0.0, (ended - started).total_seconds()), 2)},
         },
         previous=previous,
     )
+
+
+def incomparable(arms: Sequence[tuple[str, Resolution, Record]], declared: Collection[str]) -> str | None:
+    """Why the boots of a trial cannot be compared, as one line; None when they can.
+
+    TS-TRIAL-ARM: a boot is not of the planned generation; TS-TRIAL-INPUT: the boots did not measure the same;
+    TS-TRIAL-DRIFT: they differ in more than the planned change.
+    """
+    try:
+        for arm, planned, record in arms:
+            _require_arm(arm, planned, record)
+        _require_same_input([record for _, _, record in arms])
+        require_no_drift([(arm, record) for arm, _, record in arms], declared)
+    except TrisparkError as error:
+        return str(error)
+    return None
+
+
+def _restored(walk: WalkPlan, cache: RecordCache, boot: str | None) -> str | None:
+    """The site's baseline, when that boot is a valid one of it."""
+    if boot is None:
+        return None
+    last = cache.show(boot)
+    return walk.site_baseline if _valid(last) and last["resolved"]["generation"] == walk.site_baseline else None
 
 
 def _require_arm(arm: str, planned: Resolution, record: Mapping[str, Any]) -> None:
@@ -111,6 +200,6 @@ def _metrics(record: Mapping[str, Any]) -> BootMetrics:
     bench = record.get("bench")
     return BootMetrics(
         boot_id=str(record["boot_id"]),
-        valid=record["outcome"]["state"] == "valid",
+        valid=_valid(record),
         metrics=summarize(bench).metrics() if bench else {},
     )

@@ -10,11 +10,12 @@ from typing import Any
 
 from trispark_node.docker_client import Container, ContainerClient, MountPoint
 from trispark_node.errors import AgentError
-from trispark_node.spec import GENERATION_TOKEN, PORT_TOKEN, ContainerSpec, Spec
+from trispark_node.spec import PORT_TOKEN, ContainerSpec, Healthcheck, Spec
 
 OWNER_LABEL = {"trispark": "1"}
 ROLE_ENGINE = "engine"
 ROLE_BENCH = "bench"
+NANOSECONDS = 10**9
 
 
 @dataclass(frozen=True)
@@ -72,15 +73,20 @@ def refuse_foreign(client: ContainerClient, name: str, role: str) -> None:
             where=f"container {name} ({container.id[:12]})",
             expected="no container of this name, or one that trispark made",
             observed=f"{container.status}, image {container.image_ref}, no trispark labels of role {role}",
-            remedy="let its owner stop and remove or rename it",
+            remedy="let its owner stop and remove or rename it, or take an engine over (./trispark play adopt)",
         )
 
 
-def substituted_mounts(spec: ContainerSpec, generation_directory: Path) -> tuple[MountPoint, ...]:
-    return tuple(
-        MountPoint(mount.source.replace(GENERATION_TOKEN, str(generation_directory)), mount.target, mount.read_only)
-        for mount in spec.mounts
-    )
+def substituted_mounts(spec: ContainerSpec, places: Mapping[str, Path]) -> tuple[MountPoint, ...]:
+    """The mounts with each token of `places` replaced by its directory."""
+
+    def source(text: str) -> str:
+        for token, directory in places.items():
+            if text.startswith(token):
+                return f"{directory}{text.removeprefix(token)}"
+        return text
+
+    return tuple(MountPoint(source(mount.source), mount.target, mount.read_only) for mount in spec.mounts)
 
 
 def missing_sources(mounts: tuple[MountPoint, ...]) -> list[str]:
@@ -118,14 +124,29 @@ def base_host_config(network_mode: str, mounts: tuple[MountPoint, ...]) -> dict[
     }
 
 
-def engine_config(spec: Spec, generation_directory: Path, who: Identity) -> dict[str, Any]:
+def _healthcheck(check: Healthcheck | None) -> dict[str, Any]:
+    """Without one of the engine's own the image's is turned off: it would start an interpreter beside the engine every
+    few seconds."""
+    if check is None:
+        return {"Test": ["NONE"]}
+    return {
+        "Test": list(check.test),
+        "Interval": check.interval_s * NANOSECONDS,
+        "Timeout": check.timeout_s * NANOSECONDS,
+        "StartPeriod": check.start_period_s * NANOSECONDS,
+        "Retries": check.retries,
+    }
+
+
+def engine_config(spec: Spec, places: Mapping[str, Path], who: Identity) -> dict[str, Any]:
     """The body of POST /containers/create for one rank of one boot."""
     container = spec.container
     port = str(spec.port(who.epoch))
     command = tuple(word.replace(PORT_TOKEN, port) for word in container.command)
     env = {name: value.replace(PORT_TOKEN, port) for name, value in container.env.items()}
-    host = base_host_config(container.network_mode, substituted_mounts(container, generation_directory))
+    host = base_host_config(container.network_mode, substituted_mounts(container, places))
     host["Privileged"] = container.privileged
+    host["CapAdd"] = list(container.cap_add)
     if container.ipc_mode is not None:
         host["IpcMode"] = container.ipc_mode
     if container.shm_bytes is not None:
@@ -136,11 +157,13 @@ def engine_config(spec: Spec, generation_directory: Path, who: Identity) -> dict
     ]
     if container.gpus:
         host["DeviceRequests"] = [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]
+    # For the Engine, one empty word means none, and no word at all means the image's.
+    entrypoint = {} if container.keep_entrypoint else {"Entrypoint": [""]}
     return {
         **base_config(container.image, command, env, who.labels()),
+        **entrypoint,
         "StopSignal": "SIGTERM",
         "StopTimeout": container.stop_timeout_s,
-        # The image's own check would start an interpreter every few seconds beside the engine; we ask by HTTP.
-        "Healthcheck": {"Test": ["NONE"]},
+        "Healthcheck": _healthcheck(container.healthcheck),
         "HostConfig": host,
     }

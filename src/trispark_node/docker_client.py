@@ -69,6 +69,16 @@ class ContainerClient(Protocol):
     def labelled(self, labels: Mapping[str, str]) -> list[Container]:
         """All containers in any state that carry all these labels."""
 
+    def inspect(self, name_or_id: str) -> dict[str, Any] | None:
+        """All that the Engine says of a container, in the Engine API's words."""
+
+    def all_ids(self) -> list[str]:
+        """Containers in any state, whoever made them."""
+
+    def rename(self, container_id: str, name: str) -> None: ...
+
+    def set_restart_policy(self, container_id: str, policy: Mapping[str, Any]) -> None: ...
+
     def create(self, name: str, config: Mapping[str, Any]) -> str:
         """Create from the Engine API's JSON; the id. Raises TS-AGENT-DOCKER with the Engine's words."""
 
@@ -180,6 +190,32 @@ class SdkClient:
             raise self._failure("containers cannot be listed", "docker ps", error) from error
         found = (self.container(row["Id"]) for row in rows)
         return [container for container in found if container is not None]
+
+    def inspect(self, name_or_id: str) -> dict[str, Any] | None:
+        try:
+            return dict(self._api.inspect_container(name_or_id))
+        except self._not_found:
+            return None
+        except self._errors as error:
+            raise self._failure("a container cannot be inspected", name_or_id, error) from error
+
+    def all_ids(self) -> list[str]:
+        try:
+            return [str(row["Id"]) for row in self._api.containers(all=True)]
+        except self._errors as error:
+            raise self._failure("containers cannot be listed", "docker ps", error) from error
+
+    def rename(self, container_id: str, name: str) -> None:
+        try:
+            self._api.rename(container_id, name)
+        except self._errors as error:
+            raise self._failure("the container cannot be renamed", f"{container_id} to {name}", error) from error
+
+    def set_restart_policy(self, container_id: str, policy: Mapping[str, Any]) -> None:
+        try:
+            self._api.update_container(container_id, restart_policy=dict(policy))
+        except self._errors as error:
+            raise self._failure("the container's restart policy cannot be set", container_id, error) from error
 
     def create(self, name: str, config: Mapping[str, Any]) -> str:
         try:

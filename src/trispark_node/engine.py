@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from trispark_node import ENGINE_NAME, epoch, generations, logs, processes
+from trispark_node import ENGINE_NAME, engine_state, epoch, generations, logs, processes
 from trispark_node.containers import (
     ROLE_ENGINE,
     Identity,
@@ -145,7 +146,10 @@ def _check_image(node: Node, spec: Spec) -> None:
 
 
 def _check_mounts(node: Node, spec: Spec) -> None:
-    missing = missing_sources(_mounts(node, spec))
+    mounts = _mounts(node, spec)
+    own = engine_state.made_by_agent(node, mounts)
+    engine_state.refuse_foreign_places(own)
+    missing = missing_sources(tuple(mount for mount in mounts if Path(mount.source) not in own))
     if missing:
         raise AgentError(
             "TS-AGENT-MOUNT",
@@ -158,7 +162,7 @@ def _check_mounts(node: Node, spec: Spec) -> None:
 
 
 def _mounts(node: Node, spec: Spec) -> tuple[MountPoint, ...]:
-    return substituted_mounts(spec.container, node.layout.generation(spec.generation))
+    return substituted_mounts(spec.container, engine_state.places(node, spec))
 
 
 def _apply_start(node: Node, spec: Spec, who: Identity, stale: list[Container]) -> dict[str, Any]:
@@ -166,7 +170,9 @@ def _apply_start(node: Node, spec: Spec, who: Identity, stale: list[Container]) 
         if container.status != "created":  # one that never ran has no log, and its boot is not used up
             logs.save(node, container)
         node.docker.remove(container.id)
-    config = engine_config(spec, node.layout.generation(spec.generation), who)
+    removed = engine_state.prune(node, {spec.generation, *generations.staged(node)})
+    engine_state.make(node, engine_state.made_by_agent(node, _mounts(node, spec)))
+    config = engine_config(spec, engine_state.places(node, spec), who)
     container_id = node.docker.create(spec.container.name, config)
     try:
         node.docker.start(container_id)
@@ -180,7 +186,11 @@ def _apply_start(node: Node, spec: Spec, who: Identity, stale: list[Container]) 
             observed=error.observed,
             remedy="correct what the Engine names; nothing is left of this start",
         ) from error
-    return {"container_id": container_id, "removed_stale": [container.name for container in stale]}
+    return {
+        "container_id": container_id,
+        "removed_stale": [container.name for container in stale],
+        "removed_state": removed,
+    }
 
 
 def plan_stop(node: Node, request: StopRequest) -> Plan:
@@ -207,9 +217,9 @@ def _apply_stop(node: Node, request: StopRequest, containers: list[Container]) -
     started = node.clock.monotonic()
     killed = False
     for container in containers:
-        killed = _end(node, container, started + request.deadline_s) or killed
+        killed = end(node, container, started + request.deadline_s) or killed
     for container in containers:
-        _prove_ended(node, container)
+        prove_ended(node, container)
     ended = [node.docker.container(container.id) or container for container in containers]
     saved = [logs.save(node, container) for container in ended]
     for container in ended:
@@ -224,13 +234,13 @@ def _apply_stop(node: Node, request: StopRequest, containers: list[Container]) -
     }
 
 
-def _end(node: Node, container: Container, deadline: float) -> bool:
+def end(node: Node, container: Container, deadline: float, polite: str = "SIGTERM") -> bool:
     """TERM, then KILL at the deadline. True when it had to be killed."""
     if not container.alive:
         return False
     if container.status == "paused":
         node.docker.unpause(container.id)  # a frozen process receives no signal
-    node.docker.signal(container.id, "SIGTERM")
+    node.docker.signal(container.id, polite)
     if _until(node, deadline, lambda: _ended(node, container)):
         return False
     node.docker.signal(container.id, "SIGKILL")
@@ -252,7 +262,7 @@ def _until(node: Node, deadline: float, condition: Callable[[], bool]) -> bool:
     return True
 
 
-def _prove_ended(node: Node, container: Container) -> None:
+def prove_ended(node: Node, container: Container) -> None:
     deadline = node.clock.monotonic() + KILL_WAIT_S
     if not _until(node, deadline, lambda: not processes.of_container(node.procfs, container.id)):
         raise _leftover(node, container, "the Engine calls it ended")

@@ -7,6 +7,7 @@ import ipaddress
 import json
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO, Any, Protocol
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from trispark_node.plain_json import parse_json
 
 METHODS = ("GET", "POST")
 MAX_BODY_BYTES = 16 * 2**20
+MAX_BATCH = 64
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,39 @@ def _check_address(url: str, allowed: tuple[str, ...]) -> None:
             observed=host,
             remedy="name the address in allowed_hosts if it is one of the engine's",
         )
+
+
+@dataclass(frozen=True)
+class BatchRequest:
+    requests: tuple[HttpRequest, ...]
+
+    @classmethod
+    def parse(cls, fields: Fields) -> BatchRequest:
+        inners = fields.inners("requests")
+        if not 1 <= len(inners) <= MAX_BATCH:
+            raise request_error(
+                "requests has the wrong length",
+                where="request.requests",
+                expected=f"1 to {MAX_BATCH} requests",
+                observed=str(len(inners)),
+            )
+        parsed = tuple(HttpRequest.parse(inner) for inner in inners)
+        for inner in inners:
+            inner.done()
+        return cls(parsed)
+
+
+def perform_batch(client: HttpClient, batch: BatchRequest) -> dict[str, Any]:
+    """{"answers": [...]}: all requests at once, answers in their order; one without an answer is {"error": text}."""
+
+    def one(request: HttpRequest) -> dict[str, Any]:
+        try:
+            return perform(client, request)
+        except AgentError as error:
+            return {"error": str(error)}
+
+    with ThreadPoolExecutor(len(batch.requests)) as pool:
+        return {"answers": list(pool.map(one, batch.requests))}
 
 
 def perform(client: HttpClient, request: HttpRequest) -> dict[str, Any]:

@@ -41,6 +41,11 @@ class Layout:
         return self.root / "good.jsonl"
 
     @property
+    def baseline(self) -> Path:
+        """The promoted baseline; absent while the shipped one holds."""
+        return self.root / "baseline.json"
+
+    @property
     def records(self) -> Path:
         return self.root / "records"
 
@@ -54,6 +59,34 @@ class Layout:
     def boot_redaction(self, boot_id: str) -> Path:
         """What a kept log must not show to anyone who asks the agent for it; as secret as the log itself."""
         return self.boots / boot_id / "redact.json"
+
+    @property
+    def engine_states(self) -> Path:
+        return self.root / "engine-state"
+
+    def engine_state(self, generation: str) -> Path:
+        return self.engine_states / generation
+
+    @property
+    def engine_caches(self) -> Path:
+        return self.root / "engine-cache"
+
+    def engine_cache(self, image: str) -> Path:
+        """`image`: the first 16 hexadecimal digits of its digest."""
+        return self.engine_caches / image
+
+    @property
+    def share(self) -> Path:
+        """Which mount of the checkpoint is ours."""
+        return self.root / "share.json"
+
+    @property
+    def adopted(self) -> Path:
+        """Engines of someone else that were taken over: what they were, and the way back."""
+        return self.root / "adopted"
+
+    def adoption(self, adoption: str) -> Path:
+        return self.adopted / adoption
 
     @property
     def run(self) -> Path:

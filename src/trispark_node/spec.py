@@ -13,10 +13,15 @@ from trispark_node.fields import GENERATION_ID, NAME, Fields
 
 SPEC_VERSION = 1
 GENERATION_TOKEN = "{generation}"
+STATE_TOKEN = "{engine_state}"
+CACHE_TOKEN = "{engine_cache}"
+DIRECTORY_TOKENS = (GENERATION_TOKEN, STATE_TOKEN, CACHE_TOKEN)
+"""At the beginning of a mount's source: a directory of the generation, of its state, of the image's cache."""
 PORT_TOKEN = "{rendezvous_port}"
 DEFAULT_REDACT = ("API_KEY", "HF_TOKEN")
 IMAGE = re.compile(r"[a-z0-9][a-zA-Z0-9./:_-]*@sha256:[0-9a-f]{64}")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+CAPABILITY = re.compile(r"[A-Z][A-Z_]*")
 _SIZE = re.compile(r"([0-9]+)([kmg]?)b?", re.IGNORECASE)
 _UNIT = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
@@ -29,7 +34,20 @@ class Ulimit:
 
 
 @dataclass(frozen=True)
+class Healthcheck:
+    """The container's own check; no verb of the agent reads it."""
+
+    test: tuple[str, ...]
+    interval_s: int
+    timeout_s: int
+    start_period_s: int
+    retries: int
+
+
+@dataclass(frozen=True)
 class ContainerSpec:
+    """`keep_entrypoint`: false when `command` is the whole command, whatever the image says."""
+
     name: str
     image: str
     command: tuple[str, ...]
@@ -40,8 +58,11 @@ class ContainerSpec:
     shm_bytes: int | None
     ulimits: tuple[Ulimit, ...]
     devices: tuple[str, ...]
+    cap_add: tuple[str, ...]
     gpus: bool
     privileged: bool
+    keep_entrypoint: bool
+    healthcheck: Healthcheck | None
     stop_timeout_s: int
 
 
@@ -82,13 +103,23 @@ def _mount(fields: Fields) -> MountPoint:
     target = fields.absolute_path("target")
     read_only = fields.boolean("read_only")
     fields.done()
-    tail = source.removeprefix(GENERATION_TOKEN)
-    if not tail.startswith("/") or "/../" in f"{tail}/" or "{" in tail:
+    token = next((token for token in DIRECTORY_TOKENS if source.startswith(token)), "")
+    tail = source.removeprefix(token)
+    # The cache is mounted whole; of the generation's directories only what lies below.
+    whole = token == CACHE_TOKEN and not tail
+    if not whole and (not tail.startswith("/") or "/../" in f"{tail}/" or "{" in tail):
         raise request_error(
             "source is no path",
             where=f"{fields.where}.source",
-            expected=f"an absolute path, or one below {GENERATION_TOKEN}",
+            expected=f"an absolute path, or one below {', '.join(DIRECTORY_TOKENS)}",
             observed=source,
+        )
+    if token == GENERATION_TOKEN and not read_only:
+        raise request_error(
+            "a part of the generation would be writable",
+            where=f"{fields.where}.read_only",
+            expected="true, what was staged stays as it is",
+            observed="false",
         )
     return MountPoint(source, target, read_only)
 
@@ -101,6 +132,25 @@ def _ulimit(fields: Fields) -> Ulimit:
     )
     fields.done()
     return limit
+
+
+def _healthcheck(fields: Fields) -> Healthcheck:
+    check = Healthcheck(
+        fields.texts("test"),
+        fields.integer("interval_s", low=1, high=3600),
+        fields.integer("timeout_s", low=1, high=3600),
+        fields.integer("start_period_s", high=86400),
+        fields.integer("retries", low=1, high=100),
+    )
+    fields.done()
+    if check.test[:1] not in (("CMD",), ("CMD-SHELL",)) or len(check.test) < 2:
+        raise request_error(
+            "test has the wrong form",
+            where=f"{fields.where}.test",
+            expected="CMD or CMD-SHELL and what to run",
+            observed=", ".join(check.test) or "nothing",
+        )
+    return check
 
 
 def _container(fields: Fields) -> ContainerSpec:
@@ -119,6 +169,15 @@ def _container(fields: Fields) -> ContainerSpec:
             raise request_error(
                 "a device has the wrong form", where=f"{fields.where}.devices", expected="/dev/...", observed=device
             )
+    capabilities = fields.texts("cap_add", [])
+    for capability in capabilities:
+        if not CAPABILITY.fullmatch(capability):
+            raise request_error(
+                "a capability has the wrong form",
+                where=f"{fields.where}.cap_add",
+                expected=CAPABILITY.pattern,
+                observed=capability,
+            )
     container = ContainerSpec(
         name=fields.text("name", pattern=NAME),
         image=fields.text("image", pattern=IMAGE),
@@ -130,10 +189,14 @@ def _container(fields: Fields) -> ContainerSpec:
         shm_bytes=_bytes(fields, "shm_size"),
         ulimits=tuple(_ulimit(item) for item in fields.inners("ulimits", [])),
         devices=devices,
+        cap_add=capabilities,
         gpus=fields.boolean("gpus", False),
         privileged=fields.boolean("privileged", False),
+        keep_entrypoint=fields.boolean("keep_entrypoint", True),
+        healthcheck=_healthcheck(fields.inner("healthcheck")) if fields.has("healthcheck") else None,
         stop_timeout_s=fields.integer("stop_timeout_s", high=3600),
     )
+    fields.anything("healthcheck")  # null is as good as absent
     fields.done()
     return container
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trispark_node import ENGINE_NAME, epoch, generations, good, records, watching
+from trispark_node import ENGINE_NAME, baseline, epoch, generations, good, host, records, watching
 from trispark_node.containers import ROLE_BENCH, ROLE_ENGINE, identity
 from trispark_node.docker_client import Container
 from trispark_node.errors import AgentError
@@ -27,6 +27,8 @@ def status(node: Node) -> dict[str, Any]:
         "engine": None,
         "foreign": [],
         "pending": [],
+        "baseline": None,
+        "host_boot": None,
         "record_head": None,
         "record_chain": "damaged",
         "problems": problems,
@@ -39,6 +41,8 @@ def status(node: Node) -> dict[str, Any]:
         "epoch": lambda: {"epoch": epoch.read(node).number},
         "engine": lambda: {"engine": _engine(node)},
         "foreign": lambda: {"foreign": _foreign(node)},
+        "baseline": lambda: baseline.show(node),
+        "host": lambda: {"host_boot": host.boot_identity(node)},
         "records": lambda: _records(node),
     }
     for part, read in parts.items():

@@ -101,7 +101,9 @@ def container_elsewhere(name: str, document: Any) -> Iterator[str]:
 
 
 def unlisted_variable(name: str, text: str) -> Iterator[str]:
-    for found in sorted(set(ENV_NAME.findall(text)) - ALLOWLIST):
+    # What an image says of itself is delivered by nobody.
+    delivered = re.sub(r"^ *image_env: \[.*\]$", "", text, flags=re.MULTILINE)
+    for found in sorted(set(ENV_NAME.findall(delivered)) - ALLOWLIST):
         yield f"{name}: {found}"
 
 
@@ -134,7 +136,10 @@ DOCUMENT_RULES: dict[Callable[[str, Any], Iterator[str]], str] = {
 }
 TEXT_RULES: dict[Callable[[str, str], Iterator[str]], tuple[str, tuple[str, ...]]] = {
     # The exclusions name what must never be set, also what no engine of ours knows.
-    unlisted_variable: ("DSV41_NO_SUCH_SWITCH: 1", (*CONFIGURED, ":!experiments/exclusions.yml")),
+    unlisted_variable: (
+        "DSV41_NO_SUCH_SWITCH: 1",
+        (*CONFIGURED, ":!experiments/exclusions.yml", ":!experiments/review_map.yml"),
+    ),
     unchecked_host: ("ssh -o StrictHostKeyChecking=no node", ("*",)),
     moving_tag: ("FROM debian:latest", CONFIGURED),
 }

@@ -13,16 +13,29 @@ import typer
 from trispark import __version__
 from trispark.cli import exit_codes
 from trispark.cli.demo import Demo
-from trispark.cli.lab import LAB_PLAYBOOKS, lab_alone, lab_lines, lab_state, prepare_machine
-from trispark.cli.play import READ_ONLY, Player, parse_extra, result_json
+from trispark.cli.features import feature_lines, list_features
+from trispark.cli.lab import LAB_PLAYBOOKS, lab_alone, lab_lines, lab_state, prepare_machine, require_lab_version
+from trispark.cli.plan import plan_lines, refusal_line, run_plan
+from trispark.cli.play import READ_ONLY, PlayCommand, Player, parse_extra, result_json
 from trispark.cli.pytest_command import pytest_argv, pytest_environment
-from trispark.cli.records import record_cache, summary
-from trispark.cli.sites import LAB, choose_site
+from trispark.cli.records import (
+    compared,
+    export_target,
+    kept_boot_logs,
+    prune_lines,
+    record_cache,
+    replay_lines,
+    replayed,
+    summary,
+)
+from trispark.cli.sites import LAB, choose_site, known_sites, require_known
 from trispark.cli.status_view import node_states, status_lines, with_problems, without_answer
 from trispark.cli.terminal import Terminal
+from trispark.cli.validate import find_problems, validate_line
 from trispark.errors import TrisparkError
 from trispark.host import LocalMachine, ensure_packages
 from trispark.host.state import PUBLIC_UMASK
+from trispark.lab.share_mode import ShareMode, declare_share
 
 REPO = Path(__file__).resolve().parents[3]
 
@@ -39,8 +52,10 @@ app = typer.Typer(
 )
 lab_app = typer.Typer(help="The lab: three nodes in containers on this machine.", no_args_is_help=True)
 records_app = typer.Typer(help="Records of boots and trials, from the controller's cache.", no_args_is_help=True)
+site_app = typer.Typer(help="Sites: the directories of inventory/, offline.", no_args_is_help=True)
 app.add_typer(lab_app, name="lab")
 app.add_typer(records_app, name="records")
+app.add_typer(site_app, name="site")
 
 SiteOption = Annotated[
     str | None, typer.Option("--site", envvar="TRISPARK_SITE", help="A directory of inventory/; the lab by default.")
@@ -49,10 +64,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 ExtraOption = Annotated[list[str] | None, typer.Option("--extra-vars", "-e", metavar="NAME=VALUE")]
 
 
-def _begin(named: str | None, *, changing: bool) -> tuple[Terminal, str]:
+def _begin(named: str | None, *, changing: bool, offline: bool = False) -> tuple[Terminal, str]:
     """Every verb's first line is the site."""
     terminal = Terminal()
-    choice = choose_site(REPO, named, changing=changing)
+    choice = choose_site(REPO, named, changing=changing, offline=offline)
     terminal.say(choice.line)
     return terminal, choice.name
 
@@ -128,6 +143,8 @@ def run_tests(
 def status(site: SiteOption = None, as_json: JsonOption = False) -> None:
     """What each node runs, which generation is current and which is good; changes nothing."""
     terminal, name = _begin(site, changing=False)
+    if name == LAB and lab_state(REPO)["state"] == "down":
+        raise TrisparkError("TS-LAB-DOWN", "the lab is not up", remedy="./trispark lab up")
     result = Player(REPO, name, terminal).play("status")
     states = node_states(result.published)
     unreachable = result.unreachable | without_answer(states)
@@ -142,6 +159,61 @@ def status(site: SiteOption = None, as_json: JsonOption = False) -> None:
 
 
 @app.command()
+def plan(
+    stage: Annotated[str, typer.Argument(help="Letter of a stage, or stage_ and its letter.")],
+    extra: ExtraOption = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A what-if: a variable of the baseline, in both arms."),
+    ] = None,
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What a trial would do, offline: -e feature=NAME, for one value of a sweep also -e value=V.
+
+    Both configurations, their difference, boots, hours, evidence, memory budget; then every refusal, with status 3.
+    """
+    terminal, name = _begin(site, changing=False, offline=True)
+    found = run_plan(REPO, name, stage, extra or (), sets or ())
+    plans = found.get("plans", [found])
+    for each in plans:
+        for line in plan_lines(each):
+            terminal.say(line)
+        for refusal in each["refusals"]:
+            terminal.error(refusal_line(refusal))
+    if as_json:
+        terminal.json(found)
+    raise typer.Exit(exit_codes.REFUSED if any(each["refusals"] for each in plans) else exit_codes.OK)
+
+
+@app.command()
+def validate(site: SiteOption = None, as_json: JsonOption = False) -> None:
+    """Check catalog, baseline, allowlist, exclusions, site and templates together; every problem, with status 3."""
+    terminal, name = _begin(site, changing=False, offline=True)
+    problems = find_problems(REPO, name)
+    terminal.say(validate_line(problems))
+    for problem in problems:
+        terminal.error(str(problem))
+    if as_json:
+        terminal.json({"site": name, "problems": [problem.as_dict() for problem in problems]})
+    raise typer.Exit(exit_codes.REFUSED if problems else exit_codes.OK)
+
+
+@app.command()
+def features(
+    stage: Annotated[str | None, typer.Option("--stage", help="Letter of a stage; all without it.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What can be tried: kind, stages, what it sets, and where it cannot be run and why."""
+    terminal, _ = _begin(None, changing=False, offline=True)
+    entries = list_features(REPO, stage)
+    for line in feature_lines(entries):
+        terminal.say(line)
+    if as_json:
+        terminal.json({"stage": stage, "features": entries})
+
+
+@app.command(cls=PlayCommand)
 def play(
     playbook: Annotated[str, typer.Argument(help="Name of a file in playbooks/, without .yml.")],
     extra: ExtraOption = None,
@@ -157,6 +229,8 @@ def play(
     values = parse_extra(extra or ())
     lab_only = playbook.startswith(("lab_", "demo_"))
     terminal, name = (_begin_lab(), LAB) if lab_only else _begin(site, changing=not check and playbook not in READ_ONLY)
+    if name == LAB and playbook not in READ_ONLY | LAB_PLAYBOOKS:
+        require_lab_version(REPO)
     with lab_alone(REPO, terminal.say) if playbook in LAB_PLAYBOOKS else nullcontext():
         result = Player(REPO, name, terminal).play(playbook, values, check=check, diff=diff)
     if result.ok:
@@ -167,10 +241,17 @@ def play(
 
 
 @lab_app.command("up")
-def lab_up() -> None:
+def lab_up(
+    share: Annotated[
+        ShareMode | None,
+        typer.Option(help="How the workers see the checkpoint: a copy each, or the head's. Kept until changed."),
+    ] = None,
+) -> None:
     """Make the lab, or bring it to its declared state; a second time changes nothing."""
     terminal = _begin_lab()
     with lab_alone(REPO, terminal.say):
+        if share is not None:
+            declare_share(REPO, share)
         prepare_machine(REPO, terminal.say)
         result = Player(REPO, LAB, terminal).play("lab_up")
     if result.ok:
@@ -215,6 +296,39 @@ def lab_shell(context: typer.Context, node: Annotated[str, typer.Argument(help="
     os.execvp(argv[0], argv)
 
 
+@site_app.command("init")
+def site_init(name: Annotated[str, typer.Argument(help="Name of the new directory of inventory/.")]) -> None:
+    """Write the files of a new site, with comments, to be filled in; never over something that is there."""
+    from trispark.site_files import write_site
+
+    terminal = Terminal()
+    terminal.say(f"site: {name}")
+    for path in write_site(REPO, name):
+        terminal.say(f"written: {path.relative_to(REPO)}")
+    terminal.say(f"fill them in, then: ./trispark site check {name}")
+
+
+@site_app.command("check")
+def site_check(
+    name: Annotated[str | None, typer.Argument(help="A directory of inventory/; all of them without it.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check all of a site's files offline, one line for each problem."""
+    from trispark.site_check import check_site
+
+    if name is not None:
+        require_known(REPO, name)
+    terminal = Terminal()
+    reports = [check_site(REPO, each) for each in ([name] if name is not None else known_sites(REPO))]
+    for report in reports:
+        terminal.say(report.headline())
+        for problem in report.problems:
+            terminal.say(str(problem))
+    if as_json:
+        terminal.json({"sites": [report.as_dict() for report in reports]})
+    raise typer.Exit(exit_codes.REFUSED if any(report.problems for report in reports) else exit_codes.OK)
+
+
 @records_app.command("list")
 def records_list(site: SiteOption = None, as_json: JsonOption = False) -> None:
     """All cached records, oldest first."""
@@ -243,3 +357,87 @@ def records_show(
         terminal.json({"site": name, "path": summary(cache, found, REPO)["path"], "record": found})
     else:
         terminal.say(json.dumps(found, ensure_ascii=False, indent=2))
+
+
+@records_app.command("diff")
+def records_diff(
+    first: Annotated[str, typer.Argument(help="A number or id of `records list`.")],
+    second: Annotated[str, typer.Argument(help="Another one of the same kind.")],
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What differs in what was asked for, resolved and observed; ports, times and counters are no difference."""
+    terminal, name = _begin(site, changing=False, offline=True)
+    lines, form = compared(record_cache(REPO, name), first, second)
+    for line in lines:
+        terminal.say(line)
+    if as_json:
+        terminal.json({"site": name, **form})
+
+
+@records_app.command("replay")
+def records_replay(
+    record: Annotated[str, typer.Argument(help="A number or id of `records list`.")],
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The plan and the command that repeat a boot or trial; refused when a pinned input is gone or differs."""
+    terminal, name = _begin(site, changing=False, offline=True)
+    found = replayed(REPO, name, record)
+    for line in replay_lines(found):
+        terminal.say(line)
+    if as_json:
+        terminal.json({"site": name, **found})
+
+
+@records_app.command("verify")
+def records_verify(site: SiteOption = None, as_json: JsonOption = False) -> None:
+    """Check every cached record by the published schema, and the hash chain; the first broken one is named."""
+    terminal, name = _begin(site, changing=False, offline=True)
+    cache = record_cache(REPO, name)
+    head = cache.verify()
+    count = len(cache.list())
+    newest = f", the newest is {head['seq']} ({head['id']}) with {head['hash'][:12]}" if head else ""
+    terminal.say(f"{count} records are whole{newest}")
+    if as_json:
+        terminal.json({"site": name, "records": count, "head": head})
+
+
+@records_app.command("export")
+def records_export(
+    to: Annotated[Path | None, typer.Option("--to", help="A new file; below .trispark without it.")] = None,
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Records and kept logs as one tar.gz for you alone; the same records give the same bytes."""
+    from trispark.record_archive import export_records, kept_logs
+
+    terminal, name = _begin(site, changing=False, offline=True)
+    cache = record_cache(REPO, name)
+    target = export_target(REPO, name, cache, to)
+    manifest = export_records(name, cache, kept_logs(kept_boot_logs(REPO, name)), target)
+    terminal.say(f"{manifest['records']} records, {len(manifest['files'])} files in {target}")
+    if as_json:
+        terminal.json({"site": name, "path": str(target), "manifest": manifest})
+
+
+@records_app.command("prune")
+def records_prune(
+    keep: Annotated[int, typer.Option("--keep", min=0, help="How many boots' logs stay.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them; without it they are only named.")] = False,
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove the controller's kept logs of all but the newest boots. Records and the nodes' own logs stay."""
+    from trispark.record_archive import logs_to_prune, prune_logs
+
+    terminal, name = _begin(site, changing=yes, offline=True)
+    logs = logs_to_prune(kept_boot_logs(REPO, name), keep)
+    lines = list(prune_lines(logs, done=yes))
+    if yes:
+        prune_logs(logs)
+    for line in lines:
+        terminal.say(line)
+    if as_json:
+        removed = [{"boot": log.boot_id, "files": len(log.files)} for log in logs]
+        terminal.json({"site": name, "removed" if yes else "would_remove": removed})

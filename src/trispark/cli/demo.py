@@ -6,13 +6,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trispark.cli import exit_codes
 from trispark.cli.play import Player
 from trispark.cli.records import record_cache, record_paths
 from trispark.errors import TrisparkError
-from trispark.runner import RunResult
+
+if TYPE_CHECKING:
+    from trispark.runner import RunResult
 
 FEATURE = "wo_a"
 VERDICTS = ("KEEP", "REJECT", "INCONCLUSIVE")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trispark.errors import TrisparkError
-from trispark.runner import RunResult
+
+if TYPE_CHECKING:
+    from trispark.runner import RunResult
 
 OK: Final = 0
 FAILED: Final = 1
@@ -24,7 +26,16 @@ MEANING: Final = {
 }
 
 _USAGE_IDS: Final = frozenset(
-    {"TS-CLI-EXTRA", "TS-LAB-NAME", "TS-PLAY-UNKNOWN", "TS-RECORD-UNKNOWN", "TS-SITE-UNKNOWN"}
+    {
+        "TS-CLI-EXTRA",
+        "TS-CLI-SET",
+        "TS-LAB-NAME",
+        "TS-PLAY-UNKNOWN",
+        "TS-RECORD-KIND",
+        "TS-RECORD-UNKNOWN",
+        "TS-SITE-NAME",
+        "TS-SITE-UNKNOWN",
+    }
 )
 _REFUSED_IDS: Final = frozenset(
     {
@@ -36,19 +47,29 @@ _REFUSED_IDS: Final = frozenset(
         "TS-HOST-SUDO",
         "TS-LAB-BUSY",
         "TS-LAB-DOWN",
+        "TS-RECORD-EXPORT",
+        "TS-RECORD-NONE",
+        "TS-RECORD-REPLAY",
+        "TS-LAB-VERSION",
         "TS-SETUP-LOCKED",
         "TS-SETUP-VENVMODULE",
         "TS-SITE-AMBIGUOUS",
+        "TS-SITE-EXISTS",
         "TS-SITE-UNCONFIGURED",
     }
 )
+_REFUSED_AREAS: Final = frozenset(
+    {"ADAPTER", "BUDGET", "CATALOG", "ENV", "FEATURE", "PLAN", "RENDER", "SITE", "STAGE", "WORKLOAD", "YAML"}
+)
+"""What the project's own files and a plan are refused for. Only verbs that have changed nothing yet read them."""
 
 
 def of_error(error: TrisparkError) -> int:
     """The status for an error that the command line itself found."""
     if error.id in _USAGE_IDS:
         return USAGE
-    return REFUSED if error.id in _REFUSED_IDS else FAILED
+    refused = error.id in _REFUSED_IDS or error.id.split("-")[1] in _REFUSED_AREAS
+    return REFUSED if refused else FAILED
 
 
 def of_run(result: RunResult) -> int:

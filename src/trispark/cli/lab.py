@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trispark.errors import TrisparkError
 from trispark.host import LocalMachine, Machine, alone, ensure_disk, ensure_docker, state_directory
+
+if TYPE_CHECKING:
+    from trispark.lab.engine_api import EngineApi
 
 DOCKER_DISK_BYTES = 6_000_000_000
 REPO_DISK_BYTES = 2_000_000_000
@@ -63,11 +66,34 @@ def lab_state(repo: Path) -> dict[str, Any]:
     return {"docker": True, **lab_status(client, repo)}
 
 
+def require_lab_version(repo: Path) -> None:
+    """TS-LAB-VERSION before a verb works on a lab that another version made; silent where no Docker Engine answers."""
+    from trispark.lab.status import require_version
+
+    client = connect_or_none()
+    if client is not None:
+        require_version(client, repo)
+
+
+def connect_or_none() -> EngineApi | None:
+    """This machine's Docker Engine; None where none answers: the verb itself says what it misses."""
+    from trispark.lab.engine_api import connect
+
+    try:
+        return connect()
+    except TrisparkError:
+        return None
+
+
 def lab_lines(state: dict[str, Any]) -> list[str]:
     """The lab's state for a person."""
+    from trispark.lab.status import version_error
+
     lines = [f"lab: {state['state']}" + ("" if state["docker"] else " (no Docker Engine answers)")]
     for name, node in state["nodes"].items():
         engine = f"Docker {node['engine']}" if node["engine"] else "no engine answers"
         lines.append(f"{name}  rank {node['rank']}  {node['state']}  {engine}  ssh {node['ssh']}")
+    if state.get("version") not in (None, state.get("expected_version")):
+        lines.append(str(version_error(state["version"])))
     lines += [f"not ours, in the lab's place: {name}" for name in state.get("foreign", ())]
     return lines

@@ -3,19 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trispark.cli.progress import progress
+from typer.core import TyperCommand
+
 from trispark.cli.terminal import Terminal
 from trispark.errors import TrisparkError
-from trispark.run_events import error_lines
-from trispark.runner import RunResult, run_playbook
 
-READ_ONLY = frozenset({"preflight", "status", "validate", "verify"})
+if TYPE_CHECKING:
+    from trispark.runner import RunResult
+
+READ_ONLY = frozenset({"drain", "preflight", "status", "validate", "verify"})
 """Playbooks that change nothing on the nodes: they may run without naming a site. Their headers say so too."""
 
-RunPlaybook = Callable[..., RunResult]
+NO_VERB = ("Not a verb of its own", "Used by the stage playbooks")
+"""How the header of a playbook says that it cannot be run by itself."""
+
+RunPlaybook = Callable[..., "RunResult"]
+
+
+def playbook_lines(playbooks: Path) -> list[str]:
+    """Name and first comment line of each playbook that can be run by itself."""
+    found = {}
+    for path in sorted(playbooks.glob("*.yml")):
+        lines = [line.removeprefix("#").strip() for line in _header(path)]
+        if lines and not any(text in line for line in lines for text in NO_VERB):
+            found[path.stem] = lines[0].removeprefix(f"Verb: {path.stem}. ")
+    width = max(map(len, found), default=0)
+    return [f"{name:<{width}}  {text}" for name, text in found.items()]
+
+
+def _header(path: Path) -> list[str]:
+    """The comment lines at the beginning of a file, after the document's mark."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    return list(takewhile(lambda line: line.startswith("#"), (line for line in lines if line != "---")))
+
+
+class PlayCommand(TyperCommand):
+    """`play`, whose help lists the playbooks as they are now."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from rich.markup import escape
+
+        listed = playbook_lines(Path(__file__).resolve().parents[3] / "playbooks")
+        self.epilog = "\n\n".join(["Playbooks:", *map(escape, listed)])
+        super().format_help(ctx, formatter)
 
 
 def parse_extra(pairs: Iterable[str]) -> dict[str, str]:
@@ -37,7 +74,7 @@ def parse_extra(pairs: Iterable[str]) -> dict[str, str]:
 class Player:
     """Plays playbooks of one repository on one site, with progress on one terminal."""
 
-    def __init__(self, repo: Path, site: str, terminal: Terminal, run: RunPlaybook = run_playbook) -> None:
+    def __init__(self, repo: Path, site: str, terminal: Terminal, run: RunPlaybook | None = None) -> None:
         self.repo = repo
         self.site = site
         self.terminal = terminal
@@ -47,13 +84,20 @@ class Player:
         self, name: str, extra: dict[str, Any] | None = None, *, check: bool = False, diff: bool = False
     ) -> RunResult:
         """Run it; print the errors of a failed run on standard error, one line each."""
+        # Here, because the verbs that work offline start without them.
+        from trispark.cli.progress import progress
+        from trispark.runner import run_playbook
+
+        run = self._run or run_playbook
         with progress(self.terminal) as observer:
-            result = self._run(self.repo, name, site=self.site, extra=extra, check=check, diff=diff, observer=observer)
+            result = run(self.repo, name, site=self.site, extra=extra, check=check, diff=diff, observer=observer)
         if not result.ok:
             self._explain(result)
         return result
 
     def _explain(self, result: RunResult) -> None:
+        from trispark.run_events import error_lines
+
         events = (
             result.directory.relative_to(self.repo) if result.directory.is_relative_to(self.repo) else result.directory
         )

@@ -1,18 +1,22 @@
-"""Shows the controller's copies of a site's records (trispark.records.RecordCache)."""
+"""Shows, compares, replays, exports the controller's copies of a site's records (trispark.records.RecordCache)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trispark.errors import TrisparkError
+
 if TYPE_CHECKING:
+    from trispark.record_archive import KeptLog
     from trispark.records import RecordCache
 
 
 def record_cache(repo: Path, site: str) -> RecordCache:
     """Where the records of a site are kept on the controller."""
-    # Here, because it brings pydantic, jinja2 and the catalog, which the verbs of the lab start without.
+    # Here, because the verbs of the lab start without it.
     from trispark.records import RecordCache
 
     return RecordCache(repo / ".trispark" / site / "records")
@@ -33,3 +37,86 @@ def summary(cache: RecordCache, record: Mapping[str, Any], repo: Path) -> dict[s
         "outcome": outcome.get("state") or outcome.get("verdict"),
         "path": str(cache.path(record).relative_to(repo)),
     }
+
+
+def checked(cache: RecordCache, key: str) -> dict[str, Any]:
+    """The record with this number or id, of the published shape, so that its parts can be relied on."""
+    from trispark.records import validate_record
+
+    record = cache.show(key)
+    validate_record(record)
+    return record
+
+
+def compared(cache: RecordCache, first: str, second: str) -> tuple[list[str], dict[str, Any]]:
+    """(lines, JSON form) of what differs between two records. Raises TS-RECORD-UNKNOWN, -SCHEMA, -KIND."""
+    from trispark.record_diff import diff_lines, diff_records
+
+    records = [checked(cache, key) for key in (first, second)]
+    differences = diff_records(*records)
+    names = " and ".join(f"{record['seq']} ({record['id']})" for record in records)
+    form = {
+        part: [{"name": drift.name, "first": drift.first, "second": drift.second} for drift in drifts]
+        for part, drifts in differences.items()
+    }
+    return [f"records {names}", *diff_lines(differences)], {
+        "first": records[0]["id"],
+        "second": records[1]["id"],
+        "differences": form,
+    }
+
+
+def replayed(repo: Path, site: str, key: str) -> dict[str, Any]:
+    """What `record_replay.replay` gives, with the command as one line. Raises TS-RECORD-REPLAY, -UNKNOWN, -SCHEMA."""
+    from trispark.record_replay import replay
+
+    cache = record_cache(repo, site)
+    found = replay(repo, site, checked(cache, key), cache.list())
+    return {**found, "command": shlex.join(["./trispark", *found["command"]])}
+
+
+def replay_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """The plan and the command that repeats the boot or trial of a record."""
+    from trispark.cli.plan import plan_lines
+
+    yield from plan_lines(found["plan"])
+    arm = f" ({found['arm']})" if found["kind"] == "boot" else ""
+    yield f"{found['record']} can be repeated: every pinned input is the same{arm}"
+    yield from (f"  note        {note}" for note in found["notes"])
+    yield f"  {found['command']}"
+
+
+def kept_boot_logs(repo: Path, site: str) -> Path:
+    """Where the controller keeps the logs of failed boots."""
+    return repo / ".trispark" / site / "boots"
+
+
+def export_target(repo: Path, site: str, cache: RecordCache, to: Path | None) -> Path:
+    """The file asked for, or one below ``.trispark`` that is named by the newest record."""
+    if to is not None:
+        return to if to.is_absolute() else Path.cwd() / to
+    head = cache.head()
+    if head is None:
+        raise TrisparkError(
+            "TS-RECORD-NONE",
+            "there are no records to export",
+            where=str(cache.directory),
+            expected="one at least",
+            observed="none",
+            remedy="boot something first",
+        )
+    directory = repo / ".trispark" / site / "export"
+    directory.mkdir(parents=True, mode=0o700, exist_ok=True)
+    return directory / f"{site}-{head['seq']}-{head['hash'][:12]}.tar.gz"
+
+
+def prune_lines(logs: list[KeptLog], *, done: bool) -> Iterator[str]:
+    """What is or would be removed."""
+    for log in logs:
+        yield f"{log.boot_id}  {len(log.files)} files, {log.size} bytes"
+    if not logs:
+        yield "no kept log is older than those to keep"
+    elif done:
+        yield f"removed the logs of {len(logs)} boots; their records stay"
+    else:
+        yield f"would remove the logs of {len(logs)} boots, --yes removes them; their records stay"

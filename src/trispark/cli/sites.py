@@ -34,23 +34,34 @@ def is_configured(inventory: Path, name: str) -> bool:
 def known_sites(repo: Path) -> list[str]:
     """Names of the directories below ``inventory/``, the lab first."""
     inventory = repo / "inventory"
-    names = {path.name for path in inventory.iterdir() if path.is_dir()} if inventory.is_dir() else set()
-    return [LAB, *sorted(names - {LAB})]
+    found = [path for path in inventory.iterdir() if path.is_dir()] if inventory.is_dir() else []
+    return [LAB, *sorted(path.name for path in found if path.name != LAB and not path.name.startswith("."))]
 
 
-def choose_site(repo: Path, named: str | None, *, changing: bool) -> SiteChoice:
-    """Raise TS-SITE-UNKNOWN, TS-SITE-UNCONFIGURED, or TS-SITE-AMBIGUOUS where a changing verb would have to guess."""
+def require_known(repo: Path, named: str) -> None:
+    """Raises TS-SITE-UNKNOWN."""
+    sites = known_sites(repo)
+    if named not in sites:
+        raise TrisparkError(
+            id="TS-SITE-UNKNOWN",
+            what=f"no site {named}",
+            where="inventory/",
+            expected=f"one of {', '.join(sites)}",
+            observed=named,
+        )
+
+
+def choose_site(repo: Path, named: str | None, *, changing: bool, offline: bool = False) -> SiteChoice:
+    """Raise TS-SITE-UNKNOWN, TS-SITE-UNCONFIGURED, or TS-SITE-AMBIGUOUS where a changing verb would have to guess.
+
+    A verb that works ``offline`` reads files alone, and takes those of a site that is not configured as they are.
+    """
     inventory = repo / "inventory"
     sites = known_sites(repo)
     if named:
-        if named not in sites:
-            raise TrisparkError(
-                id="TS-SITE-UNKNOWN",
-                what=f"no site {named}",
-                where="inventory/",
-                expected=f"one of {', '.join(sites)}",
-                observed=named,
-            )
+        require_known(repo, named)
+        if offline and not is_configured(inventory, named):
+            return SiteChoice(named, f"site: {named} (not configured: its files as they are)")
         if not is_configured(inventory, named):
             raise TrisparkError(
                 id="TS-SITE-UNCONFIGURED",

@@ -52,6 +52,9 @@ def status_lines(states: Mapping[str, Mapping[str, Any]], unreachable: frozenset
         problems = list(state.get("problems") or ())
         if not problems or "current" in state or "engine" in state:
             yield f"{node}  current {state.get('current') or 'none'}; {running}; last good {good_id or 'none'}"
+        baseline = state.get("baseline")
+        if isinstance(baseline, Mapping):
+            yield f"{node}  baseline promoted by {baseline.get('record')}"
         for foreign in state.get("foreign") or ():
             yield f"{node}  not ours, in our place: {foreign}"
         for problem in problems:

@@ -14,6 +14,7 @@ from trispark.lab.layout import (
     LABEL_ROOT,
     LABEL_SPEC,
     LABEL_VERSION,
+    LOCAL,
     MANAGEMENT_NETWORK,
     PREFIX,
     REGISTRY_ADDRESS,
@@ -136,6 +137,8 @@ def _node(paths: Paths, layout: Layout, prepared: Prepared, node: Node) -> Conta
     if node.rank == 0:
         published.append(Published(node.loopback, layout.api_port, layout.api_port))
     volume = f"{PREFIX}-{node.name}"
+    # Over FUSE the head alone has the checkpoint, the workers mount what it shares.
+    has_checkpoint = node.rank == 0 or layout.share == LOCAL
     return Container(
         name=node.name,
         addresses=addresses,
@@ -149,7 +152,7 @@ def _node(paths: Paths, layout: Layout, prepared: Prepared, node: Node) -> Conta
             "networks": _networks(addresses),
             "published_ports": _ports(tuple(published)),
             "volumes": [
-                f"{prepared.checkpoint}:{layout.checkpoint_dir}:ro",
+                *([f"{prepared.checkpoint}:{layout.checkpoint_dir}:ro"] if has_checkpoint else []),
                 f"{paths.ssh / node.name}:/etc/trispark-lab:ro",
             ],
             # As mounts, the engine makes the volumes with their labels while it makes the container.

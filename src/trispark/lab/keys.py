@@ -6,10 +6,12 @@ import hashlib
 from pathlib import Path
 
 from trispark.lab.files import write_atomic
-from trispark.lab.layout import Layout
+from trispark.lab.layout import FUSE, Layout
 from trispark.lab.programs import run
 
 HOST_KEY = "ssh_host_ed25519_key"
+SHARE_KEY, SHARE_AUTHORIZED, SHARE_KNOWN = "share_key", "share_authorized_keys", "share_known_hosts"
+"""Of a lab whose checkpoint is shared over FUSE: the workers' key, who may read on the head, and how it is known."""
 KEYGEN_DEADLINE_S = 30
 
 
@@ -33,7 +35,27 @@ def ensure_keys(directory: Path, layout: Layout) -> str:
         known.append(f"[{node.loopback}]:{node.ssh_port} {kind} {value}")
         publics.append(host)
     write_atomic(directory / "known_hosts", "\n".join(known) + "\n", mode=0o644)
+    publics += _share_keys(directory, layout)
     return hashlib.sha256("\n".join(publics).encode()).hexdigest()[:16]
+
+
+def _share_keys(directory: Path, layout: Layout) -> list[str]:
+    """Make them, or take them away where nothing is shared; their public keys."""
+    homes = {node: directory / node.name for node in layout.nodes}
+    if layout.share != FUSE:
+        for home in homes.values():
+            for name in (SHARE_KEY, f"{SHARE_KEY}.pub", SHARE_AUTHORIZED, SHARE_KNOWN):
+                (home / name).unlink(missing_ok=True)
+        return []
+    head, *workers = layout.nodes
+    kind, value = (homes[head] / f"{HOST_KEY}.pub").read_text(encoding="utf-8").split()[:2]
+    publics = [_key(homes[worker] / SHARE_KEY, f"trispark-share-{worker.name}") for worker in workers]
+    write_atomic(homes[head] / SHARE_AUTHORIZED, "".join(f"restrict {public}\n" for public in publics), mode=0o644)
+    addresses = [head.address, *(link.local for link in head.links)]
+    known = "".join(f"{address} {kind} {value}\n" for address in addresses)
+    for worker in workers:
+        write_atomic(homes[worker] / SHARE_KNOWN, known, mode=0o644)
+    return publics
 
 
 def _key(path: Path, comment: str) -> str:

@@ -23,6 +23,9 @@ PUSH_REGISTRY: Final = f"{REGISTRY_LOOPBACK}:{REGISTRY_PORT}"
 NODE_REGISTRY: Final = f"registry:{REGISTRY_PORT}"
 """How the nodes call the same registry."""
 
+LOCAL: Final = "local"
+FUSE: Final = "fuse"
+
 LABEL_LAB: Final = "trispark.lab"
 LABEL_VERSION: Final = "trispark.lab.version"
 LABEL_ROOT: Final = "trispark.lab.root"
@@ -62,6 +65,8 @@ class Layout:
     checkpoint_dir: str
     engram_dir: str
     site_root: str
+    share: str = LOCAL
+    """How the workers see the checkpoint: every node has it (local), or only the head, and they mount it (fuse)."""
 
     def pair_name(self, one: int, other: int) -> str:
         """Name of the network between two ranks, the lower rank first."""
@@ -106,6 +111,11 @@ class Paths:
     def images_yml(self) -> Path:
         return self.repo / "inventory" / "lab" / "group_vars" / "all" / "images.yml"
 
+    @property
+    def share_yml(self) -> Path:
+        """Only there while the lab's checkpoint is shared over FUSE."""
+        return self.repo / "inventory" / "lab" / "group_vars" / "all" / "share.yml"
+
 
 def root_id(repo: Path) -> str:
     """Label value that tells the labs of two checkouts apart: 16 hex digits of the hash of the real path."""
@@ -117,6 +127,8 @@ def load_layout(repo: Path) -> Layout:
     inventory = repo / "inventory" / "lab"
     hosts = _mapping(inventory / "hosts.yml")
     site = _mapping(inventory / "group_vars" / "all" / "site.yml")
+    share_yml = Paths(repo).share_yml
+    share = _mapping(share_yml) if share_yml.exists() else site
     try:
         nodes = sorted(
             (_node(name, values) for name, values in hosts["sparks"]["hosts"].items()), key=lambda node: node.rank
@@ -127,8 +139,11 @@ def load_layout(repo: Path) -> Layout:
             checkpoint_dir=str(site["site_checkpoint_dir"]),
             engram_dir=str(site["site_engram_dir"]),
             site_root=str(site["site_root"]),
+            share=str(share.get("site_checkpoint_share", {"kind": LOCAL})["kind"]),
         )
         _check_mesh(layout)
+        if layout.share not in (LOCAL, FUSE):
+            raise ValueError(f"the lab shares its checkpoint by {LOCAL} or {FUSE}, not {layout.share}")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _layout_error(inventory, f"{type(error).__name__}: {error}") from error
     return layout

@@ -68,6 +68,34 @@ def lab_status(client: EngineApi, repo: Path = REPO) -> dict[str, Any]:
     }
 
 
+def require_version(client: EngineApi, repo: Path = REPO) -> None:
+    """TS-LAB-VERSION when the lab of this checkout was made by another version; silent where there is none."""
+    root = root_id(repo.resolve())
+    versions = {
+        _labelled(summary, LABEL_VERSION)
+        for summary in client.containers(all=True)
+        if _labelled(summary, LABEL_LAB) == "1" and _labelled(summary, LABEL_ROOT) == root
+    }
+    if others := sorted(versions - {LAB_VERSION}):
+        raise version_error(", ".join(others))
+
+
+def version_error(observed: str) -> TrisparkError:
+    """TS-LAB-VERSION: what to do with a lab of another version."""
+    return TrisparkError(
+        "TS-LAB-VERSION",
+        "the lab was made by another version of trispark",
+        where="the lab of this checkout",
+        expected=f"lab version {LAB_VERSION}",
+        observed=f"lab version {observed or 'unknown'}",
+        remedy="./trispark lab up makes it anew, and what its nodes hold is lost: copy what you need before",
+    )
+
+
+def _labelled(summary: Json, label: str) -> str:
+    return str((summary.get("Labels") or {}).get(label, ""))
+
+
 def shell_command(node: str, repo: Path = REPO) -> list[str]:
     """`ssh` command line for a shell on `node` with the lab's key and pinned host key; TS-LAB-NAME, TS-LAB-DOWN."""
     paths = Paths(repo.resolve())

@@ -213,6 +213,19 @@ def test_medium_rows_of_verify_forwards_alone(rows: int, verify: bool, path: str
     assert harness.adapter.lines(False) == [f"[wo_a_w8] calls {counts}{tail}"]
 
 
+@pytest.mark.parametrize(
+    ("environ", "modes"),
+    [
+        ({}, Modes()),
+        ({"DSV41_WO_A_W8_MID": "0", "DSV41_WO_A_W8_DROP": "0"}, Modes()),
+        ({"DSV41_WO_A_W8_MID": "1"}, Modes(mid=True)),
+        ({"DSV41_WO_A_W8_DROP": "1"}, Modes(drop=True)),
+    ],
+)
+def test_modes_are_the_environment(environ: dict[str, str], modes: Modes) -> None:
+    assert Modes.of(environ) == modes
+
+
 def test_drop_frees_the_memory_of_exact_weights_alone() -> None:
     harness = Harness(drop=True)
     inexact = small_weight(9)

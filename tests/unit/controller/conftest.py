@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from trispark.canonical import text_sha256
 from trispark.catalog import Catalog, load_catalog
+from trispark.gates import GateResult
+from trispark.project import ProjectState
+from trispark.records import build_boot_record, head_of
 from trispark.resolve import Resolution, resolve
 from trispark.site import Site, load_site
+from trispark.workloads import load_workloads
 
 # A busy machine is no failure: no time limit for an example.
 settings.register_profile("trispark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -125,7 +131,10 @@ def rank_log(rank: int, *, packed: bool = True, wo_a: bool = False, left: int = 
     prefix = f"[2026-09-25 10:00:00 TP{rank} EP{rank}] "
     state = f"packed={packed}"
     tail = f"scales=0.0GiB threads=96 {state}"
-    lines = []
+    lines = [
+        f"server_args={{'tp_size': 3, 'ep_size': 3, 'node_rank': {rank}, 'max_running_requests': 4, "
+        "'chunked_prefill_size': 1024, 'min_free_slots_delay': 0, 'speculative_dspark_block_size': 3}"
+    ]
     for layer, rows in ROWS.items():
         first, end = rows * rank // 3, rows * (rank + 1) // 3
         lines.append(
@@ -137,6 +146,8 @@ def rank_log(rank: int, *, packed: bool = True, wo_a: bool = False, left: int = 
     for layer in ROWS:
         reads = 160 if packed else 320
         lines.append(f"Engram layer={layer} lookups=160 hit_rate=0.0% reads={reads} cache=0.0GiB(4-way) {tail}")
+    if rank == 0:
+        lines.append("The server is fired up and ready to roll!")
     if wo_a:
         lines.append("[wo_a_w8] calls twin=24 dense=3")
     return "\n".join(prefix + line for line in lines) + "\n"
@@ -145,7 +156,7 @@ def rank_log(rank: int, *, packed: bool = True, wo_a: bool = False, left: int = 
 def observation(resolution: Resolution, rank: int, *, wo_a: bool = False) -> dict[str, Any]:
     """What the agent's `observe` answers for a healthy rank in epoch 6."""
     entry = resolution.resolved["ranks"][rank]
-    generation = f"/var/lib/trispark/generations/{resolution.id}"
+    places = {"{generation}": "generations", "{engine_state}": "engine-state"}
     image_env = {"PATH": "/usr/bin", "PYTHONPATH": "/opt/trispark/adapters:/opt/site-packages"}
     return {
         "ok": True,
@@ -159,7 +170,11 @@ def observation(resolution: Resolution, rank: int, *, wo_a: bool = False) -> dic
         "mounts": [
             {
                 **mount,
-                "source": mount["source"].replace("{generation}", generation),
+                "source": functools.reduce(
+                    lambda text, place: text.replace(place[0], f"/var/lib/trispark/{place[1]}/{resolution.id}"),
+                    places.items(),
+                    mount["source"],
+                ),
             }
             for mount in entry["mounts"]
         ],
@@ -224,5 +239,64 @@ def make_site(tmp_path: Path) -> Callable[..., Path]:
                 assert old in texts[name]
                 texts[name] = texts[name].replace(old, new)
         return write_site(tmp_path / "lab", texts["hosts"], texts["site"] + extra, images)
+
+    return make
+
+
+BENCH_INPUT: dict[str, Any] = {
+    "repetitions": 5,
+    "max_tokens": 64,
+    "warmup_tokens": 16,
+    "concurrency": [1, 4],
+    "rank": 1,
+    "image": f"registry:5000/trispark/bench@{DIGEST}",
+}
+
+
+@pytest.fixture
+def boot_record(
+    baseline: Resolution, candidate: Resolution, catalog: Catalog, project: Path, healthy: Callable[..., Any]
+) -> Callable[..., dict[str, Any]]:
+    """Records of valid, measured boots of `project`'s lab site in one chain: `boot_record("candidate", trial="t1")`."""
+    records: list[dict[str, Any]] = []
+
+    def make(
+        arm: str = "baseline",
+        *,
+        resolution: Resolution | None = None,
+        change: Callable[[dict[str, dict[str, Any]]], object] = lambda seen: None,
+        boot_id: str | None = None,
+        commit: str = "f" * 40,
+        outcome: str = "valid",
+        **requested: Any,
+    ) -> dict[str, Any]:
+        resolution = resolution or (candidate if arm == "candidate" else baseline)
+        seen = healthy(resolution, wo_a=arm == "candidate")
+        change(seen)
+        texts = load_workloads(project, ("prose", "code"))
+        prompts = {name: [text_sha256(text) for text in found] for name, found in texts.items()}
+        bench = {"requests": [], "waves": [], "server_info": [], "input": {**BENCH_INPUT, "workloads": prompts}}
+        boot = boot_id or f"b2026010{len(records) + 1}T000000Z-000{len(records)}"
+        gate = GateResult("canary.text", None, outcome == "valid", "42", "42")
+        record = build_boot_record(
+            record_id=boot,
+            site="lab",
+            resolution=resolution,
+            allowlist=catalog.allowlist,
+            project=ProjectState("0.1.0", commit, False),
+            requested={"stage": "c", "arm": arm, "purpose": "trial", **requested}
+            | ({"feature": "wo_a"} if arm == "candidate" else {}),
+            boot_id=boot,
+            epoch=len(records) + 1,
+            observations=seen,
+            timings={"started_at": "2026-01-01T00:00:00Z", "ended_at": "2026-01-01T00:01:00Z", "phases": {}},
+            gates=[gate],
+            bench=bench,
+            summary=None,
+            outcome={"state": outcome, "reason": "all gates passed", "good": False},
+            previous=head_of(records[-1]) if records else None,
+        )
+        records.append(record)
+        return record
 
     return make

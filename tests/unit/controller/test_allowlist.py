@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,3 +142,138 @@ def test_values_of_unlisted_flags_are_withheld() -> None:
         *["python3", "-m", "e", "--tp", "3", "--api-key", "(withheld)", "--tp", "4"],
         *["--token", "(withheld)", "--key=(withheld)", "--x"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "text", "right"),
+    [
+        ("flag01", {}, "yes", "X=1"),
+        ("flag01", {}, "True", "X=1"),
+        ("flag01", {}, "False", "X=0"),
+        ("flag01", {}, " 1", "X=1"),
+        ("flag01", {}, "'0'", "X=0"),
+        ("flag01", {}, '"on"', "X=1"),
+        ("int", {"max": 9}, " 5 ", "X=5"),
+        ("int", {"max": 9}, "'5'", "X=5"),
+        ("float", {}, ".95", "X=0.95"),
+        ("float", {}, "1e-1", "X=0.1"),
+        ("enum", {"choices": ("IB", "Socket")}, "ib", "X=IB"),
+        ("str", {"pattern": "0|conf:.*"}, "off", "X=0"),
+        ("str", {"pattern": "[A-Z]+"}, " IB ", "X=IB"),
+        ("path", {}, "'/a/b'", "X=/a/b"),
+    ],
+)
+def test_a_refusal_shows_the_right_spelling(kind: str, fields: dict[str, Any], text: str, right: str) -> None:
+    with pytest.raises(TrisparkError) as caught:
+        variable(kind, **fields).parse(text, "-e")
+    assert caught.value.remedy == f"write {right} in -e"
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "value", "right"),
+    [
+        ("flag01", {}, True, "X=1"),
+        ("flag01", {}, "1", "X=1"),
+        ("str", {"pattern": "[0-5]"}, 0, "X='0'"),
+        ("str", {"pattern": "[0-5]"}, False, "X='0'"),
+        ("int", {}, "7", "X=7"),
+    ],
+)
+def test_a_yaml_value_too(kind: str, fields: dict[str, Any], value: object, right: str) -> None:
+    with pytest.raises(TrisparkError) as caught:
+        variable(kind, **fields).check(value, "baseline.yml")
+    assert caught.value.remedy == f"write {right} in baseline.yml"
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "text"),
+    [("flag01", {}, ""), ("flag01", {}, "2"), ("int", {"max": 5}, "6"), ("int", {}, "9" * 5000), ("str", {}, "")],
+)
+def test_no_spelling_is_guessed_where_none_is_right(kind: str, fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(TrisparkError) as caught:
+        variable(kind, **fields).parse(text, "-e")
+    assert caught.value.remedy == "correct X in -e"
+
+
+@given(kind=st.sampled_from(["int", "float", "flag01", "str", "path"]), text=st.text(max_size=12))
+def test_what_a_refusal_proposes_is_accepted(kind: str, text: str) -> None:
+    declared = variable(kind)
+    right = declared.right_spelling(text)
+    if right is not None:
+        declared.parse(right, "-e")
+
+
+def test_nothing_is_proposed_of_a_secret() -> None:
+    with pytest.raises(TrisparkError) as caught:
+        variable("str", pattern="[a-z]+", loggable=False).parse(" hunter ", "-e")
+    assert "hunter" not in str(caught.value)
+
+
+@given(st.floats(min_value=1e-9, max_value=1e9))
+def test_floats_are_written_without_an_exponent(value: float) -> None:
+    text = format_value(value)
+    assert float(text) == value
+    assert "e" not in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "value", "arguments"),
+    [
+        ({"flag": "--x"}, 3, ["--x", "3"]),
+        ({"flag": "--x", "omit_value": 0}, 3, ["--x", "3"]),
+        ({"flag": "--x", "omit_value": 0}, 0, []),
+        ({}, 3, []),
+    ],
+)
+def test_arguments(fields: dict[str, Any], value: int, arguments: list[str]) -> None:
+    assert variable("int", **fields).arguments(value) == arguments
+
+
+def test_a_switch_has_no_value() -> None:
+    switch = variable("flag01", env=False, flag="--x", switch=True, omit_value=0)
+    assert (switch.arguments(1), switch.arguments(0)) == (["--x"], [])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"switch": True, "omit_value": 0},
+        {"switch": True, "omit_value": 0, "flag": "--x"},
+        {"switch": True, "flag": "--x", "env": False},
+        {"source": "never"},
+        {"min": 2, "max": 1, "type": "int"},
+    ],
+)
+def test_inconsistent_delivery_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        variable(fields.pop("type", "flag01"), **fields)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "reached"),
+    [("all", [True, True, True]), ("head", [True, False, False]), ("workers", [False, True, True])],
+)
+def test_a_variable_reaches_the_ranks_of_its_role(ranks: str, reached: list[bool]) -> None:
+    assert [variable("int", ranks=ranks).reaches("lab", rank) for rank in range(3)] == reached
+    assert not variable("int", ranks=ranks).reaches("sglang", 0)
+
+
+DATA = Path(__file__).parent / "data"
+
+
+def names_of(file: str) -> list[str]:
+    lines = (DATA / file).read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
+def test_every_name_of_the_field_is_known(catalog: Catalog) -> None:
+    assert [name for name in names_of("field-names.txt") if name not in catalog.allowlist] == []
+    excluded = {exclusion.name for exclusion in catalog.exclusions.values() if exclusion.any}
+    assert [name for name in names_of("ruled-out-names.txt") if name not in excluded] == []
+
+
+def test_secrets_are_paths_and_never_values(catalog: Catalog) -> None:
+    for name in ("API_KEY", "API_KEY_FILE"):
+        known = catalog.allowlist.require(name, "test")
+        assert (known.source, known.env, known.flag) == ("never", False, None)
+    assert not catalog.allowlist.require("API_KEY", "test").loggable

@@ -112,6 +112,8 @@ def test_engram_wait_is_the_difference_of_a_phase() -> None:
     assert (wait.lookups, wait.reads) == (200, 200)
     assert wait.wait_s == pytest.approx(0.2)
     assert wait.wait_us_per_lookup == pytest.approx(1000)
+    measured = summarize({"requests": [], "waves": [], "server_info": phases}).measured()
+    assert measured == {"c1-prose.engram_wait_us_per_lookup": pytest.approx(1000)}
 
 
 def test_engram_wait_of_whole_answers() -> None:

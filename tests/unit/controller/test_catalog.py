@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trispark.catalog import STAGES, Catalog, load_catalog
+from trispark.catalog import STAGES, Catalog
 from trispark.errors import TrisparkError
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -24,8 +23,8 @@ def refusal(catalog: Catalog, stage: str, feature: str | None) -> TrisparkError:
 
 def test_shipped_catalog(catalog: Catalog) -> None:
     assert tuple(catalog.stages) == STAGES
-    assert catalog.features_of("stage_c") == ("wo_a", "engram_prefetch")
-    assert catalog.features_of("stage_d") == ("wo_a_mid", "wo_a_drop")
+    assert catalog.features_of("stage_c") == ("wo_a", "wo_a_w8_mid_drop", "engram_prefetch")
+    assert catalog.features_of("stage_d") == ("wo_a_mid", "wo_a_drop", "wo_a_w8_mid_drop")
     assert catalog.sets_of("wo_a") == {"DSV41_WO_A_W8": 1}
     assert catalog.baseline["DSV41_CACHE_GIB"] == 0.0
     assert isinstance(catalog.baseline["DSV41_CACHE_GIB"], float)
@@ -46,9 +45,13 @@ def test_stage_without_trial_needs_none(catalog: Catalog) -> None:
         ("c", None, "TS-FEATURE-MISSING", "one of: wo_a"),
         ("c", "", "TS-FEATURE-MISSING", "one of: wo_a"),
         ("c", "wo_b", "TS-FEATURE-UNKNOWN", "one of: wo_a"),
-        ("b", "wo_a", "TS-FEATURE-STAGE", "no feature in this version"),
+        ("b", "wo_a", "TS-FEATURE-STAGE", "one of: block_size, k5_cap_block_verify;"),
+        ("b", "verify_cap_conf", "TS-FEATURE-BUNDLE", "k5_cap_block_verify"),
+        ("b", "block_size_7", "TS-FEATURE-UNAVAILABLE", "is ruled out"),
+        ("f", "canary_image", "TS-FEATURE-UNAVAILABLE", "cannot be run yet"),
+        ("a", "packed_engram", "TS-FEATURE-BASELINE", "stage_a.yml"),
         ("a", "wo_a", "TS-FEATURE-STAGE", "leave -e feature out"),
-        ("b", None, "TS-FEATURE-MISSING", "no feature in this version"),
+        ("b", None, "TS-FEATURE-MISSING", "one of: block_size, k5_cap_block_verify;"),
         ("h", "wo_a", "TS-STAGE-UNKNOWN", "a, b, c, d, e, f, g"),
     ],
 )
@@ -66,64 +69,6 @@ def test_select_never_fails_otherwise(catalog: Catalog, stage: str, feature: str
         catalog.select(stage, feature)
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new", "error_id", "named"),
-    [
-        ("features.yml", "    available: true", "    available: true\n    colour: red", "TS-CATALOG-SCHEMA", "colour"),
-        ("features.yml", "    available: true", "    available: false", "TS-CATALOG-SCHEMA", "unavailable_reason"),
-        ("features.yml", "DSV41_WO_A_W8: 1", "DSV41_WO_A_W9: 1", "TS-ENV-UNLISTED", "DSV41_WO_A_W9"),
-        ("features.yml", "DSV41_WO_A_W8: 1", "DSV41_WO_A_W8: on", "TS-ENV-TYPE", "0 or 1"),
-        ("features.yml", "DSV41_WO_A_W8: 1", "DSV41_WO_A_W8: 2", "TS-ENV-RANGE", "0 or 1"),
-        ("features.yml", "DSV41_WO_A_W8: 1", "SERVER_PORT: 1", "TS-CATALOG-REFERENCE", "site.api_port"),
-        ("features.yml", "id: wo_a.left", "id: wo_a.gone", "TS-CATALOG-REFERENCE", "wo_a.gone"),
-        ("features.yml", "requires: [wo_a]", "requires: [mid]", "TS-CATALOG-REFERENCE", "mid"),
-        ("features.yml", "stages: [c]", "stages: [a]", "TS-CATALOG-REFERENCE", "stage a has no trials"),
-        ("features.yml", "c4.agg_tps]", "c4.speed]", "TS-CATALOG-SCHEMA", "c4.speed"),
-        ("stages.yml", "  g:\n", "  h:\n", "TS-CATALOG-SCHEMA", "stages.h"),
-        ("baseline.yml", "  TP_SIZE: 3\n", "", "TS-CATALOG-REFERENCE", "TP_SIZE"),
-        ("baseline.yml", "  TP_SIZE: 3\n", "  TP_SIZE: 3\n  TP_SIZE: 3\n", "TS-YAML-SYNTAX", "TP_SIZE"),
-        ("baseline.yml", "  TP_SIZE: 3\n", "  TP_SIZE: 3\n  NODE_RANK: 1\n", "TS-CATALOG-REFERENCE", "NODE_RANK"),
-        ("baseline.yml", "DSV41_TP_PAD: 1", "DSV41_TP_PAD: 0", "TS-PLAN-EXCLUDED", "tp-pad-off"),
-        ("baseline.yml", "EP_SIZE: 3", "EP_SIZE: 2", "TS-PLAN-EXCLUDED", "ep2"),
-        ("baseline.yml", "STATIC: 0.95", "STATIC: 0.9", "TS-PLAN-EXCLUDED", "memory-fraction-low"),
-        ("baseline.yml", "STATIC: 0.95", "STATIC: 0.98", "TS-PLAN-EXCLUDED", "memory-fraction-high"),
-        ("baseline.yml", "'0'", "off", "TS-ENV-TYPE", "DSV41_VERIFY_CAP"),
-        ("baseline.yml", "^LL128", '"^LL128\\nX=1"', "TS-ENV-VALUE", "U+000A"),
-        ("evidence.yml", "'\\[wo_a_w8\\] calls", "'(", "TS-CATALOG-SCHEMA", "regular expression"),
-        (
-            "exclusions.yml",
-            "    at_least: 0.98",
-            "    at_least: 0.98\n    any: true",
-            "TS-CATALOG-SCHEMA",
-            "exactly one",
-        ),
-        ("exclusions.yml", "values: [compact]", "values: [ragged]", "TS-ENV-RANGE", "RAGGED_VERIFY_MODE"),
-        ("env_allowlist.yml", "flag: --tp\n", "flag: --port\n", "TS-CATALOG-SCHEMA", "--port appears twice"),
-        ("env_allowlist.yml", "name: TP_SIZE", "name: EP_SIZE", "TS-CATALOG-SCHEMA", "EP_SIZE appears twice"),
-        ("env_allowlist.yml", "source: site.api_port", "source: group_vars", "TS-CATALOG-SCHEMA", "unknown source"),
-        ("env_allowlist.yml", "    inert_value: nvme\n", "", "TS-CATALOG-SCHEMA", "inert_value"),
-        (
-            "env_allowlist.yml",
-            "loggable: true\n    description: Rank",
-            "description: Rank",
-            "TS-CATALOG-SCHEMA",
-            "loggable",
-        ),
-        ("engines.yml", "gpus: false", "gpus: no thanks", "TS-CATALOG-SCHEMA", "gpus"),
-    ],
-)
-def test_broken_catalog_is_refused(tmp_path: Path, file: str, old: str, new: str, error_id: str, named: str) -> None:
-    shutil.copytree(REPOSITORY / "experiments", tmp_path / "experiments")
-    path = tmp_path / "experiments" / file
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new, 1), encoding="utf-8")
-    with pytest.raises(TrisparkError) as caught:
-        load_catalog(tmp_path)
-    assert caught.value.id == error_id
-    assert named in str(caught.value)
-
-
 def test_misplaced_catalog_keys_are_refused(catalog: Catalog) -> None:
     catalog.refuse_misplaced({"feature": "-e", "repair": "-e"})
     for name in ("DSV41_WO_A_W8", "NODE_RANK", "DSV41_SHARED_PAD_K"):
@@ -132,18 +77,117 @@ def test_misplaced_catalog_keys_are_refused(catalog: Catalog) -> None:
         assert (caught.value.id, caught.value.where) == ("TS-PLAN-PLACE", "-e")
 
 
+EVERY_BOOT = {("arguments.block", True), ("arguments.ep", True), ("arguments.slots", True), ("arguments.tp", True)}
+EVERY_BOOT |= {("packed.attached", True), ("packed.fallback", False)}
+
+
+def shown(catalog: Catalog, changes: dict[str, int | float | str], engine: str = "lab") -> set[tuple[str, bool]]:
+    """(id, must appear) of a configuration, without what every boot shows."""
+    rules = catalog.evidence_rules({**catalog.baseline, **changes}, 3, engine)
+    found = {(rule.id, rule.must_appear) for rule in rules}
+    assert found >= EVERY_BOOT
+    return found - EVERY_BOOT
+
+
 def test_evidence_follows_the_settings_not_the_name(catalog: Catalog) -> None:
-    off = catalog.evidence_rules(catalog.baseline, 3)
-    on = catalog.evidence_rules({**catalog.baseline, "DSV41_WO_A_W8": 1}, 3)
-    assert [(rule.id, rule.must_appear) for rule in off] == [
-        (f"{name}.present", False) for name in ("prefetch", "wo_a", "wo_a_drop", "wo_a_mid")
-    ]
-    assert [(rule.id, rule.must_appear) for rule in on] == [
-        ("prefetch.present", False),
-        ("wo_a.calls", True),
-        ("wo_a.left", False),
-        ("wo_a.twins", True),
-        ("wo_a_drop.present", False),
-        ("wo_a_mid.present", False),
-    ]
-    assert all(rule.ranks == (0, 1, 2) for rule in (*off, *on))
+    off = shown(catalog, {})
+    assert {name.partition(".")[0] for name, _ in off} >= {"wo_a", "prefetch", "tau", "cap", "cache", "experts"}
+    assert not any(must for _, must in off)
+    on = shown(catalog, {"DSV41_WO_A_W8": 1})
+    assert off - on == {("wo_a.present", False)}
+    assert on - off == {("wo_a.calls", True), ("wo_a.left", False), ("wo_a.twins", True)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "added", "gone"),
+    [
+        ({"DSV41_VERIFY_CAP": "3"}, set(), {("cap.present", False)}),
+        ({"DSV41_CACHE_GIB": 2.0}, set(), {("cache.present", False)}),
+        ({"DSV41_DRAFT_TAU": 0.7}, set(), {("tau.present", False)}),
+        ({"EP_SIZE": 1}, {("experts.sliced", True)}, {("experts.sliced", False)}),
+        (
+            {"DSV41_ENGRAM_PREFETCH": 1, "DSV41_ENGRAM_PREFETCH_CHECK": 1},
+            {("prefetch.equal", True), ("prefetch.armed", True), ("prefetch.served", True)}
+            | {("prefetch.disabled", False), ("prefetch.differs", False)},
+            {("prefetch.present", False)},
+        ),
+    ],
+    ids=["another cap", "another cache", "another temperature", "ep1", "prefetch with check"],
+)
+def test_a_third_value_is_neither_on_nor_off(
+    catalog: Catalog, changes: dict[str, int | float | str], added: set[tuple[str, bool]], gone: set[tuple[str, bool]]
+) -> None:
+    off, on = shown(catalog, {}), shown(catalog, changes)
+    assert (on - off, off - on) == (added, gone)
+
+
+def test_an_engine_is_asked_only_for_what_it_prints(catalog: Catalog) -> None:
+    changes = {"EP_SIZE": 1, "DSV41_CACHE_GIB": 0.5, "DSV41_CACHE_WAYS": 16}
+    sglang, lab = shown(catalog, changes, "sglang"), shown(catalog, changes)
+    assert ("b12x.repaired", True) in sglang - lab
+    assert {("experts.sliced", True), ("cache.budget", True)} <= lab - sglang
+    rules = {rule.id: rule for rule in catalog.evidence_rules({**catalog.baseline, **changes}, 3, "sglang")}
+    assert rules["b12x.repaired"].ranks == (2,)
+    assert "cache.slots" in rules
+    assert rules["cache.slots"].pattern.endswith(r"16-way\b")
+
+
+def test_bundles_are_their_members_and_say_why(catalog: Catalog) -> None:
+    for name in ("wo_a_w8_mid_drop", "k5_cap_block_verify"):
+        bundle = catalog.features[name]
+        settings = {**catalog.baseline, **catalog.sets_of(name)}
+        assert all(catalog.is_active(member, settings) for member in bundle.members), name
+        assert len(bundle.stages) == 2
+        assert len(bundle.summary) > 300, "why they only pay together"
+        assert "together" in bundle.rollback
+    assert catalog.features["wo_a_w8_mid_drop"].stages == ("c", "d")
+    assert catalog.features["k5_cap_block_verify"].stages == ("b", "e")
+
+
+def test_every_entry_says_what_a_reader_needs(catalog: Catalog) -> None:
+    for name, feature in catalog.features.items():
+        texts = [feature.title, feature.summary, feature.mechanism, feature.rollback]
+        assert all(texts), name
+        if feature.tried:
+            assert feature.primaries, name
+        for engine in ("lab", "sglang"):
+            if feature.refusal_on(engine) is None:
+                rules = [ref for ref in feature.evidence.must if catalog.evidence[ref.id].engines in ((), (engine,))]
+                assert rules, (name, engine)
+
+
+def test_what_the_adapters_for_sglang_would_do_is_not_available_there(catalog: Catalog) -> None:
+    reason = "the adapter for SGLang is not part of this version"
+    missing = {name for name, feature in catalog.features.items() if feature.unavailable_on.get("sglang") == reason}
+    assert missing == {
+        *("wo_a", "wo_a_mid", "wo_a_drop", "wo_a_w8_mid_drop", "engram_prefetch", "draft_head_fp8", "draft_tau"),
+        *("block_verify", "verify_cap_fixed", "verify_cap_conf", "k5_cap_block_verify", "folded_fence"),
+        *("autotune_keep", "bounded_indexer"),
+    }
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        *("block_size", "wo_a", "engram_prefetch", "wo_a_mid", "wo_a_drop", "wo_a_w8_mid_drop", "draft_tau"),
+        *("block_verify", "verify_cap_fixed", "k5_cap_block_verify", "ep1", "engram_cache", "slots", "chunk_size"),
+        "autotune_keep",
+    ],
+)
+def test_the_lab_can_run_it(catalog: Catalog, feature: str) -> None:
+    assert catalog.require_available(feature, "lab").tried
+
+
+@pytest.mark.parametrize(("held", "offered"), [({}, ["2", "4", "5"]), ({"DSPARK_BLOCK_SIZE": 5}, ["2", "3", "4"])])
+def test_a_sweep_leaves_the_baselines_own_value_out(catalog: Catalog, held: dict[str, int], offered: list[str]) -> None:
+    choices = catalog.choices("block_size", {**catalog.baseline, **held})
+    assert [choice.label.partition("=")[2] for choice in choices] == offered
+
+
+def test_companions_of_a_value_may_be_set_already(catalog: Catalog) -> None:
+    choice = catalog.choose("slots", "8")
+    assert choice.sets == {"MAX_RUNNING_REQUESTS": 8, "MIN_FREE_SLOTS_DELAY": 1}
+    assert choice.companions == {"MIN_FREE_SLOTS_DELAY"}
+    assert catalog.choose("engram_cache", "0.25").sets == {"DSV41_CACHE_GIB": 0.25, "DSV41_CACHE_WAYS": 16}
+    assert catalog.check_settings("engram_prefetch") == {"DSV41_ENGRAM_PREFETCH_CHECK": 1}
+    assert catalog.check_settings("wo_a") == {}

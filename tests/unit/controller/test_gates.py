@@ -30,11 +30,16 @@ PER_RANK = {
     "engram.rows",
     "engram.reads",
     "canary.all_ranks",
-    "evidence.prefetch.present",
-    "evidence.wo_a.present",
-    "evidence.wo_a_drop.present",
-    "evidence.wo_a_mid.present",
 }
+LAYERS_ATTACHED = "evidence.packed.attached"
+PACKED_LOST = {"engram.packed", LAYERS_ATTACHED, "evidence.packed.fallback"}
+REPORTED = {f"evidence.arguments.{name}" for name in ("tp", "ep", "block", "slots")}
+
+
+def every(resolution: Resolution) -> set[tuple[str, int | None]]:
+    """All checks of a boot with their ranks."""
+    evidence = {(f"evidence.{rule.id}", rank) for rule in resolution.evidence for rank in rule.ranks}
+    return {("canary.text", None), *((check, rank) for check in PER_RANK for rank in range(3)), *evidence}
 
 
 def bad(results: list[GateResult]) -> set[tuple[str, int | None]]:
@@ -46,10 +51,7 @@ def test_healthy_boot_passes(
 ) -> None:
     results = evaluate(baseline, healthy(baseline), canary, engram_rows)
     assert failed(results) == []
-    assert {(result.check_id, result.rank) for result in results} == {
-        *((check, rank) for check in PER_RANK for rank in range(3)),
-        ("canary.text", None),
-    }
+    assert {(result.check_id, result.rank) for result in results} == every(baseline)
 
 
 def change(path: list[Any], value: Any) -> Callable[[dict[str, Any]], None]:
@@ -97,6 +99,8 @@ OTHER = "sha256:" + "c" * 64
         (change(["mounts", 1, "source"], "/srv/engram.old"), {"identity.mounts"}),
         (change(["mounts", 2, "source"], "/tmp/adapters"), {"identity.mounts"}),
         (change(["mounts", 0, "read_only"], False), {"identity.mounts"}),
+        (change(["mounts", 3, "source"], "/var/lib/trispark/engine-state/g0/state"), {"identity.mounts"}),
+        (change(["mounts", 3, "read_only"], True), {"identity.mounts"}),
         (change(["mounts"], lambda old: old[:2]), {"identity.mounts"}),
         (change(["mounts"], lambda old: [*old, {**old[0], "target": "/root"}]), {"identity.mounts"}),
         (change(["env", "DSV41_IO_THREADS"], "32"), {"env.effective"}),
@@ -107,15 +111,19 @@ OTHER = "sha256:" + "c" * 64
         (change(["command"], lambda old: [*old[:-1], "4"]), {"env.command"}),
         (change(["command"], lambda old: [*old, "--trust"]), {"env.command"}),
         (change(["command"], None), {"env.command"}),
-        (log("packed=True", "packed=False"), {"engram.packed"}),
-        (log("threads=96 packed=True", "threads=96 packed=False"), {"engram.packed"}),
+        (log("packed=True", "packed=False"), PACKED_LOST),
+        (log("threads=96 packed=True", "threads=96 packed=False"), PACKED_LOST),
+        (log("'ep_size': 3", "'ep_size': 1"), {"evidence.arguments.ep"}),
         (log("nvme Engram layer=14", "nvme Engram layer=15"), {"engram.packed", "engram.rows"}),
         (log("rows=[", "rows=[1"), {"engram.rows"}),
         (log("reads=160", "reads=320"), {"engram.reads"}),
         (log("Engram layer=1 lookups=160", "Engram layer=1 lookups=0"), {"engram.reads"}),
         (log("Engram layer=14 lookups", "Engram layer=14 asked"), {"engram.reads"}),
         (change(["log"], lambda old: old + "[wo_a_w8] calls twin=3 dense=0\n"), {"evidence.wo_a.present"}),
-        (change(["log"], ""), {"engram.packed", "engram.rows", "engram.reads", "canary.all_ranks"}),
+        (
+            change(["log"], ""),
+            {"engram.packed", "engram.rows", "engram.reads", "canary.all_ranks", LAYERS_ATTACHED, *REPORTED},
+        ),
     ],
 )
 @pytest.mark.parametrize("rank", [0, 2])
@@ -131,7 +139,8 @@ def test_one_fault_fails_its_check_on_its_rank(
     seen = healthy(baseline)
     edit(seen[f"spark{rank}"])
     results = evaluate(baseline, seen, canary, engram_rows)
-    assert bad(results) == {(check, rank) for check in checks}
+    silent_head = {("evidence.engine.ready", 0)} if rank == 0 and seen["spark0"]["log"] == "" else set()
+    assert bad(results) == {(check, rank) for check in checks} | silent_head
     assert all(result.remedy and "\n" not in result.line() for result in failed(results))
 
 
@@ -141,12 +150,12 @@ def test_missing_observation_fails_every_check_of_the_rank(
     nothing: tuple[dict[str, Any] | None, ...] = ({}, None)
     for lost in nothing:
         seen: dict[str, Any] = {**healthy(baseline), "spark1": lost}
-        assert bad(evaluate(baseline, seen, canary, engram_rows)) == {(check, 1) for check in PER_RANK}
+        assert bad(evaluate(baseline, seen, canary, engram_rows)) == {pair for pair in every(baseline) if pair[1] == 1}
 
 
 def test_nothing_observed_is_no_pass(baseline: Resolution) -> None:
     results = evaluate(baseline, {}, None, {})
-    assert bad(results) == {*((check, rank) for check in PER_RANK for rank in range(3)), ("canary.text", None)}
+    assert bad(results) == every(baseline)
 
 
 def test_without_layers_the_engram_checks_fail(baseline: Resolution, healthy: Healthy, canary: dict[str, Any]) -> None:
@@ -255,7 +264,7 @@ def after_load(baseline: Resolution, healthy: Healthy, engram_rows: dict[int, in
         (change(["container_id"], "another"), {"identity.container"}),
         (change(["started_at"], "later"), {"identity.container"}),
         (change(["log_bytes_left_out"], 1), {"log.whole"}),
-        (change(["log"], lambda text: text.replace("packed=True", "packed=False")), {"engram.packed"}),
+        (change(["log"], lambda text: text.replace("packed=True", "packed=False")), PACKED_LOST),
         (change(["log"], lambda text: text + "\n[wo_a_w8] calls twin=3 dense=1"), {"evidence.wo_a.present"}),
     ],
     ids=["nothing", "replaced", "restarted", "log-cut", "fell-back", "feature-acted"],

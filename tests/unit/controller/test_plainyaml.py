@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
+from trispark import plainyaml
 from trispark.errors import TrisparkError
 from trispark.plainyaml import Strict, check_model, read_yaml
 
@@ -102,6 +106,40 @@ def test_the_shipped_files_are_plain() -> None:
     assert len(files) > 5
     for file in files:
         read_yaml(file)
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=12)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def both_ways(text: str) -> tuple[object, object]:
+    """What each loader makes of a text; a refusal counts as one value."""
+    results: list[object] = []
+    for load in (plainyaml._quick, lambda text: yaml.load(text, Loader=plainyaml._Loader)):
+        try:
+            results.append(load(text))
+        except (*plainyaml._UNREADABLE, plainyaml._Alias):
+            results.append("refused")
+    return results[0], results[1]
+
+
+@pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML without libyaml has one loader")
+@given(value=VALUES, flow=st.sampled_from([None, True, False]), wide=st.booleans())
+def test_both_loaders_read_the_same(value: object, flow: bool | None, wide: bool) -> None:
+    text = yaml.safe_dump({"a": value}, default_flow_style=flow, allow_unicode=wide, sort_keys=False)
+    quick, slow = both_ways(text)
+    assert quick == "refused" or repr(quick) == repr(slow)
+
+
+@pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML without libyaml has one loader")
+@given(text=st.text(st.sampled_from("ab: -[]{}&*!\t\u2028\x85é%@`\\'\"#|>?,~1.\n"), max_size=30))
+def test_the_quick_loader_takes_nothing_that_the_other_refuses(text: str) -> None:
+    quick, slow = both_ways(text)
+    assert quick == "refused" or repr(quick) == repr(slow)
 
 
 class Inner(Strict):

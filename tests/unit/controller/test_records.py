@@ -123,7 +123,7 @@ def test_boot_record_holds_what_the_issue_asks_for(make: Maker, candidate: Resol
         "reads": 160,
     }
     assert rank["env"]["DSV41_WO_A_W8"] == "1"
-    assert rank["env_withheld"] == ["PATH", "PYTHONPATH"]
+    assert rank["env_withheld"] == ["PATH"]
     assert record["observed"]["engine"]["cache_gib"] == 0.0
     assert record["bench"]["summary"]["waves"]["c4"]["agg_tps"]["median"] == 128.0
     assert (record["seq"], record["previous"], record["schema_version"], record["kind"]) == (1, None, 1, "boot")
@@ -132,7 +132,7 @@ def test_boot_record_holds_what_the_issue_asks_for(make: Maker, candidate: Resol
 def test_shape_is_observed_not_assumed(
     make: Maker, candidate: Resolution, healthy: Callable[..., dict[str, dict[str, Any]]]
 ) -> None:
-    assert make()["observed"]["engine"]["block_size"] is None
+    assert make()["observed"]["engine"]["graph_batch_sizes"] is None
     seen = healthy(candidate, wo_a=True)
     seen["spark0"]["log"] += (Path(__file__).parent / "data" / "engine-log.txt").read_text(encoding="utf-8")
     shape = make(observations=seen)["observed"]["engine"]

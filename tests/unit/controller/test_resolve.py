@@ -17,6 +17,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trispark.allowlist import Allowlist, AllowlistFile
 from trispark.canonical import generation_id
 from trispark.catalog import Catalog, Kind, Sweep, load_catalog
 from trispark.errors import TrisparkError
@@ -67,6 +68,7 @@ def test_spec_has_the_contract_s_shape(baseline: Resolution) -> None:
         },
         {"source": "/srv/engram", "target": "/engram", "read_only": True},
         {"source": "{generation}/adapters", "target": "/opt/trispark/adapters", "read_only": True},
+        {"source": "{engine_state}/state", "target": "/state", "read_only": False},
     ]
     assert spec["container"]["stop_timeout_s"] == 15
 
@@ -164,8 +166,8 @@ def test_any_change_of_a_setting_changes_the_id(
 ) -> None:
     changes = {
         "CONTEXT_LENGTH": st.integers(4096, 1048576),
-        "MAX_RUNNING_REQUESTS": st.integers(1, 64),
-        "DSPARK_BLOCK_SIZE": st.integers(1, 7),
+        "MAX_RUNNING_REQUESTS": st.integers(1, 15),
+        "DSPARK_BLOCK_SIZE": st.integers(1, 5),
         "DSV41_IO_THREADS": st.integers(1, 256),
         "MEM_FRACTION_STATIC": st.decimals("0.944", "0.979", places=3),
         "RANDOM_SEED": st.integers(0, 2**32 - 1),
@@ -230,6 +232,11 @@ def test_changed_adapter_changes_the_id(
         ({"TP_SIZE": "2"}, "TS-PLAN-WORLD"),
         ({"NCCL_BUFFSIZE": "4194304"}, "TS-ENV-INERT"),
         ({"NCCL_DEBUG": "WARN"}, "TS-ENV-INERT"),
+        ({"API_KEY": "hunter2"}, "TS-ENV-REFUSED"),
+        ({"WARMUP": "1"}, "TS-ENV-REFUSED"),
+        ({"SLEEP_ON_IDLE": "0"}, "TS-ENV-REFUSED"),
+        ({"DSPARK_BLOCK_SIZE": "6"}, "TS-PLAN-DEFERRED"),
+        ({"DSV41_VERIFY_CAP": "conf:0.1"}, "TS-PLAN-EXCLUDED"),
     ],
 )
 def test_overrides_are_refused(
@@ -344,6 +351,58 @@ def test_overrides_never_give_a_traceback(
     except TrisparkError:
         return
     assert result.id == generation_id(result.resolved)
+
+
+def test_neutral_values_are_not_delivered(catalog: Catalog, project: Path) -> None:
+    """Switches are flags without a value; a neutral value is left to the engine; a changed one is one change."""
+    fleet = load_site(REPOSITORY / "inventory" / "sparks", images="optional")
+    fleet = fleet.model_copy(update={"engine_image": "registry:5000/engine@sha256:" + "a" * 64})
+    baseline = resolve(fleet, catalog, None, None, project)
+    (command, *_), (env, *_) = ([entry[key] for entry in baseline.resolved["ranks"]] for key in ("command", "env"))
+    for switch in ("--enable-metrics", "--sleep-on-idle"):
+        at = command.index(switch)
+        assert command[at + 1 : at + 2] == [] or command[at + 1].startswith("--")
+    assert "--enable-cache-report" not in command
+    assert "--max-queued-requests" not in command
+    assert "SGLANG_DSPARK_FOLDED_SAMPLING" not in env
+    assert baseline.settings["SGLANG_DSPARK_FOLDED_SAMPLING"] == 1
+    for feature, names in (
+        ("folded_sampling", {"SGLANG_DSPARK_FOLDED_SAMPLING"}),
+        ("fp4_indexer", {"--enable-deepseek-v4-fp4-indexer"}),
+    ):
+        arms = resolve_arms(fleet, catalog, feature, None, project)
+        assert set(arms.difference.other) == {f"{name} of rank {rank}" for name in names for rank in range(3)}
+    eight = resolve_arms(fleet, catalog, "slots", None, project, value="8")
+    assert "--min-free-slots-delay" in eight.candidate.resolved["ranks"][2]["command"]
+    kept = resolve_arms(fleet, catalog, "slots", {"MIN_FREE_SLOTS_DELAY": "1"}, project, value="6")
+    assert kept.difference.settings == {"MAX_RUNNING_REQUESTS": (4, 6)}
+
+
+def test_what_is_for_the_head_reaches_no_worker(site: Site, catalog: Catalog, project: Path) -> None:
+    rows = [
+        row.model_copy(update={"ranks": "head"}) if row.name in ("DSV41_DRAFT_TAU", "RANDOM_SEED") else row
+        for row in catalog.allowlist.variables()
+    ]
+    allowlist = Allowlist(AllowlistFile(schema_version=1, variables=tuple(rows)))
+    baseline = resolve(site, dataclasses.replace(catalog, allowlist=allowlist), None, None, project)
+    ranks = baseline.resolved["ranks"]
+    assert ["DSV41_DRAFT_TAU" in rank["env"] for rank in ranks] == [True, False, False]
+    assert ["--random-seed" in rank["command"] for rank in ranks] == [True, False, False]
+
+
+def test_check_boot_is_the_candidate_and_its_comparison(site: Site, catalog: Catalog, tmp_path: Path) -> None:
+    for name in ("adapters", "templates"):
+        shutil.copytree(REPOSITORY / name, tmp_path / "root" / name)
+    arms = resolve_arms(site, catalog, "engram_prefetch", None, tmp_path / "root")
+    assert arms.check is not None
+    settings = ("DSV41_ENGRAM_PREFETCH", "DSV41_ENGRAM_PREFETCH_CHECK")
+    assert [arms.candidate.settings[name] for name in settings] == [1, 0]
+    assert [arms.check.settings[name] for name in settings] == [1, 1]
+    assert arms.check.changed_keys == settings
+    assert {rule.id for rule in arms.check.evidence} - {rule.id for rule in arms.candidate.evidence} == {
+        "prefetch.equal"
+    }
+    assert resolve_arms(site, catalog, "wo_a", None, tmp_path / "root").check is None
 
 
 def sweep(catalog: Catalog, **changes: object) -> Catalog:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted_machine import ScriptedMachine
 
 from trispark import cli
 from trispark.cli import app as app_module
@@ -26,6 +27,8 @@ from trispark.cli.sites import choose_site
 from trispark.cli.status_view import node_states, status_lines
 from trispark.cli.terminal import Terminal
 from trispark.errors import TrisparkError
+from trispark.lab import LAB_VERSION
+from trispark.lab.layout import LABEL_LAB, LABEL_ROOT, LABEL_VERSION, root_id
 from trispark.run_events import FailedEvent, PlaySeconds, RunEvents, RunObserver
 from trispark.runner import RunResult
 
@@ -161,9 +164,13 @@ def run_cli(
     monkeypatch.setattr(app_module, "REPO", checkout)
     monkeypatch.delenv("TRISPARK_SITE", raising=False)
 
-    def run(*arguments: str, playbooks: FakePlaybooks | None = None) -> tuple[int, list[str], str]:
+    def run(
+        *arguments: str, playbooks: FakePlaybooks | None = None, lab: str = "up", engine: Any = None
+    ) -> tuple[int, list[str], str]:
         fake = playbooks or FakePlaybooks({})
         monkeypatch.setattr(app_module, "prepare_machine", lambda repo, say: say("prepared"))
+        monkeypatch.setattr(lab_module, "connect_or_none", lambda: engine)
+        monkeypatch.setattr(app_module, "lab_state", lambda repo: {"docker": True, "state": lab, "nodes": {}})
         monkeypatch.setattr(app_module, "Player", lambda repo, site, terminal: Player(repo, site, terminal, run=fake))
         monkeypatch.setattr(sys, "argv", ["trispark", *arguments])
         status = cli.main()
@@ -211,6 +218,49 @@ def test_lab_playbooks_never_leave_the_lab(
     for arguments in (["lab", "up"], ["play", "lab_down"], ["play", "demo_incident"], ["demo", "--keep"]):
         assert run_cli(*arguments, playbooks=playbooks)[1][0] == "site: lab"
     assert {site for _, site, _ in playbooks.played} == {"lab"}
+
+
+class LabOfAnotherVersion:
+    """The Docker Engine as it lists the containers of a lab, and of the lab of another checkout."""
+
+    def __init__(self, checkout: Path, version: str) -> None:
+        ours = {LABEL_LAB: "1", LABEL_ROOT: root_id(checkout), LABEL_VERSION: version}
+        theirs = {LABEL_LAB: "1", LABEL_ROOT: "0" * 16, LABEL_VERSION: "none"}
+        self._labels = [ours, ours, theirs, None]
+
+    def containers(self, *, all: bool) -> list[dict[str, Any]]:
+        assert all, "also those that are stopped"
+        return [{"Names": ["/x"], "Labels": labels} for labels in self._labels]
+
+
+@pytest.mark.parametrize("arguments", [["play", "stage_a"], ["play", "rollback", "--check"]], ids=" ".join)
+def test_a_lab_of_another_version_is_refused_before_anything_is_played(
+    run_cli: Callable[..., tuple[int, list[str], str]], checkout: Path, arguments: list[str]
+) -> None:
+    playbooks = FakePlaybooks({})
+    status, _, err = run_cli(*arguments, playbooks=playbooks, engine=LabOfAnotherVersion(checkout, "0"))
+    assert (status, playbooks.played) == (3, [])
+    assert err.startswith("trispark: TS-LAB-VERSION: ")
+    assert f"expected: lab version {LAB_VERSION}; observed: lab version 0; do: ./trispark lab up" in err
+    assert run_cli(*arguments, playbooks=playbooks, engine=LabOfAnotherVersion(checkout, LAB_VERSION))[0] == 0
+    assert playbooks.played
+
+
+@pytest.mark.parametrize(
+    "arguments", [["status"], ["play", "verify"], ["lab", "up"], ["play", "lab_down"]], ids=" ".join
+)
+def test_what_reads_or_remakes_a_lab_of_another_version_is_not_refused(
+    run_cli: Callable[..., tuple[int, list[str], str]], checkout: Path, arguments: list[str]
+) -> None:
+    playbooks = FakePlaybooks({})
+    assert run_cli(*arguments, playbooks=playbooks, engine=LabOfAnotherVersion(checkout, "0"))[0] == 0
+    assert len(playbooks.played) == 1
+
+
+@pytest.mark.parametrize(("version", "shown"), [("0", True), (LAB_VERSION, False), (None, False)])
+def test_lab_status_names_another_version(version: str | None, shown: bool) -> None:
+    state = {"docker": True, "state": "up", "nodes": {}, "version": version, "expected_version": LAB_VERSION}
+    assert any(line.startswith("TS-LAB-VERSION: ") for line in lab_module.lab_lines(state)) is shown
 
 
 class WritingPlaybooks(FakePlaybooks):
@@ -351,9 +401,11 @@ def test_status_line_of_a_running_engine() -> None:
         "engine": {"state": "running", "boot_id": "b1", "generation": "g1"},
         "good": [{"generation": "g0"}, {"generation": "g1"}],
         "foreign": ["someones"],
+        "baseline": {"record": "t1", "settings": {}},
     }
     assert list(status_lines(node_states({"status": {"spark0": state}}), frozenset())) == [
         "spark0  current g1; running, boot b1, generation g1; last good g1",
+        "spark0  baseline promoted by t1",
         "spark0  not ours, in our place: someones",
     ]
 
@@ -386,7 +438,7 @@ def test_failed_play_prints_its_error_in_one_line(run_cli: Callable[..., tuple[i
 def test_interrupted_play_says_where_and_how_to_go_on(run_cli: Callable[..., tuple[int, list[str], str]]) -> None:
     status, _, err = run_cli("play", "boot", playbooks=FakePlaybooks({"boot": result("boot", status="interrupted")}))
     assert status == 130
-    assert "phase 'P'" in err
+    assert err.startswith("trispark: TS-PLAY-INTERRUPTED: boot was interrupted in phase 'P', task 'T'; ")
     assert "./trispark status" in err
 
 
@@ -473,7 +525,18 @@ def test_interrupted_demo_leaves_the_lab_and_says_how_to_remove_it(checkout: Pat
     playbooks = FakePlaybooks({**GOOD, "stage_a": result("stage_a", status="interrupted")})
     status, _, text = demo(checkout, playbooks)
     assert (status, playbooks.names) == (130, ["lab_up", "stage_a"])
+    assert "TS-PLAY-INTERRUPTED: stage_a was interrupted in phase 'P', task 'T'" in text
     assert "./trispark lab down removes it" in text
+
+
+def test_too_little_disk_is_found_before_anything_is_installed_or_written(tmp_path: Path) -> None:
+    machine = ScriptedMachine(free=lab_module.DOCKER_DISK_BYTES - 1)
+    with pytest.raises(TrisparkError, match=r"TS-HOST-DISK: .*/var/lib/docker") as refused:
+        lab_module.prepare_machine(tmp_path, pytest.fail, machine)
+    assert exit_codes.of_error(refused.value) == exit_codes.REFUSED
+    assert machine.commands == []
+    assert machine.files == {}
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_demo_that_cannot_prepare_touches_nothing(checkout: Path) -> None:

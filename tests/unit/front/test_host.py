@@ -194,6 +194,9 @@ def test_what_cannot_be_done_is_one_line(machine: ScriptedMachine, expected: str
         ensure_docker(REPO, lambda _: None, machine)
     assert refused.value.id == expected
     assert "\n" not in str(refused.value)
+    if expected != "TS-HOST-PACKAGES":
+        assert installs(machine) == []
+    assert STATE not in machine.files
 
 
 def test_sudo_may_ask_at_a_terminal() -> None:

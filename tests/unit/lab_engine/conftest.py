@@ -1,6 +1,5 @@
 """One checkpoint and one set of packed shards for all tests of the engine."""
 
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_files import WORLDS, pack, ready
 
-from trispark_lab import make_checkpoint, safetensors, steps
+from trispark_lab import make_checkpoint, steps
 from trispark_lab.checkpoint import Checkpoint
 from trispark_lab.collective import Collective
 from trispark_lab.config import load_model_config, parse
@@ -25,34 +25,21 @@ from trispark_lab.tokenizer import Tokenizer
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("checkpoint")
-    make_checkpoint.make(directory)
+    directory = ready("checkpoint")
+    if directory is None:
+        directory = tmp_path_factory.mktemp("checkpoint")
+        make_checkpoint.make(directory)
     return directory
-
-
-def pack(checkpoint: Path, directory: Path, world: int) -> None:
-    """Packed shards by the field's format, written here independently of the node agent."""
-    for path in sorted(checkpoint.glob("model-*.safetensors")):
-        infos = safetensors.read_header(path)
-        for name in infos:
-            if not name.endswith("engram.embed.weight"):
-                continue
-            layer = int(name.split(".")[1])
-            weight = safetensors.read_bytes(infos[name])
-            scale = safetensors.read_bytes(infos[f"layers.{layer}.engram.embed.scale"])
-            rows = np.concatenate([weight, scale], axis=1)
-            for rank in range(world):
-                low, high = len(rows) * rank // world, len(rows) * (rank + 1) // world
-                header = struct.pack("<6Q", 0x31344E4531565344, layer, low, high, len(rows), 264).ljust(4096, b"\0")
-                (directory / f"engram-l{layer}-r{rank}of{world}.bin").write_bytes(header + rows[low:high].tobytes())
 
 
 @pytest.fixture(scope="session")
 def packed(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Shards for a world of one and of three."""
-    directory = tmp_path_factory.mktemp("engram")
-    pack(checkpoint, directory, 1)
-    pack(checkpoint, directory, 3)
+    directory = ready("engram")
+    if directory is None:
+        directory = tmp_path_factory.mktemp("engram")
+        for world in WORLDS:
+            pack(checkpoint, directory, world)
     return directory
 
 

@@ -36,6 +36,14 @@ class Silent:
         self.cancelled.set()
 
 
+class Stopping(Silent):
+    """An engine which ends what it takes at once."""
+
+    def submit(self, request: Request) -> None:
+        super().submit(request)
+        request.emit([], "abort")
+
+
 def serve(engine: Any, tokenizer: Tokenizer, work: Callable[[TestClient[Any, Any]], Awaitable[None]]) -> None:
     async def run() -> None:
         state = ApiState(MODEL, 256, 512, lambda: {"version": "x", "internal_states": [{}]}, 1, tokenizer, engine)
@@ -145,7 +153,7 @@ BAD = [
 
 @pytest.mark.parametrize(("content", "message"), BAD, ids=[str(index) for index in range(len(BAD))])
 def test_bad_requests_are_refused_with_one_message(tokenizer: Tokenizer, content: object, message: str) -> None:
-    silent = Silent()
+    silent = Stopping()
 
     async def work(client: TestClient[Any, Any]) -> None:
         data = content if isinstance(content, str) else json.dumps(content)
@@ -228,10 +236,6 @@ def test_a_client_that_goes_away_cancels_its_request(tokenizer: Tokenizer, strea
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_stopping_engine_says_so(tokenizer: Tokenizer, stream: bool) -> None:
-    class Stopping(Silent):
-        def submit(self, request: Request) -> None:
-            request.emit([], "abort")
-
     async def work(client: TestClient[Any, Any]) -> None:
         response = await client.post(PATH, json=body(stream=stream))
         assert response.status == (200 if stream else 503)

@@ -1,4 +1,5 @@
 import hashlib
+import io
 import json
 from pathlib import Path
 
@@ -7,7 +8,10 @@ import pytest
 
 from trispark_lab import e4m3, make_checkpoint, projection, safetensors
 from trispark_lab.checkpoint import Checkpoint
-from trispark_lab.config import load_model_config
+from trispark_lab.config import load_model_config, parse
+from trispark_lab.errors import EngineError
+from trispark_lab.logs import EngineLog
+from trispark_lab.rank import start_rank
 from trispark_lab.tokenizer import Tokenizer
 
 TABLES = {1: "model-00001-of-00003.safetensors", 14: "model-00002-of-00003.safetensors"}
@@ -47,6 +51,58 @@ def test_rows_are_small_integers_with_small_scales(checkpoint: Path, layer: int)
     assert set(scales.tolist()) <= {127, 128, 129, 130}
     # The largest partial sum the engine can meet, all terms at their bound, is exact in float32.
     assert 15 * 8 * (1 + 4 + 16) * 256 * 8 * 2 < 1 << 24
+
+
+FILES = [
+    "config.json",
+    "tokenizer.json",
+    "model.safetensors.index.json",
+    TABLES[14],
+    "model-00003-of-00003.safetensors",
+]
+
+
+def start(directory: Path, packed: Path) -> None:
+    """What each rank does first, on one rank."""
+    engine = parse(["--model-path", str(directory)], {"DSV41_PACKED_DIR": str(packed), "DSV41_STATS_SECONDS": "0"})
+    start_rank(engine, EngineLog(0, 1, io.StringIO()))
+
+
+def linked(checkpoint: Path, directory: Path) -> Path:
+    for path in checkpoint.iterdir():
+        (directory / path.name).symlink_to(path)
+    return directory
+
+
+@pytest.mark.parametrize("name", [*FILES, ""])
+def test_a_missing_checkpoint_is_one_line(checkpoint: Path, packed: Path, tmp_path: Path, name: str) -> None:
+    directory = linked(checkpoint, tmp_path)
+    if name:
+        (directory / name).unlink()
+    else:
+        directory = tmp_path / "nowhere"
+    with pytest.raises(EngineError, match=r"^TS-ENGINE-CHECKPOINT: ") as caught:
+        start(directory, packed)
+    assert str(directory) in caught.value.where
+    assert "\n" not in str(caught.value)
+    assert all((caught.value.expected, caught.value.observed, caught.value.remedy))
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff\xfe", b"\x00" * 64], ids=str)
+def test_a_hostile_checkpoint_is_one_line(
+    checkpoint: Path, packed: Path, tmp_path: Path, name: str, content: bytes
+) -> None:
+    (linked(checkpoint, tmp_path) / name).unlink()
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(EngineError, match=r"^TS-ENGINE-CHECKPOINT: ") as caught:
+        start(tmp_path, packed)
+    assert "\n" not in str(caught.value)
+    assert (tmp_path / name).read_bytes() == content
+
+
+def test_the_checkpoint_that_the_others_are_made_from_starts(checkpoint: Path, packed: Path, tmp_path: Path) -> None:
+    start(linked(checkpoint, tmp_path), packed)
 
 
 def test_index_names_every_tensor(checkpoint: Path) -> None:

@@ -13,7 +13,9 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from trispark_lab.api import ApiState, make_app
+from trispark_lab.api_generation import Generation
 from trispark_lab.api_key import read_key
+from trispark_lab.api_schema import parse_generate
 from trispark_lab.engine_metrics import engine_metrics
 from trispark_lab.errors import EngineError
 from trispark_lab.metrics import Histogram, Metric, exposition
@@ -181,6 +183,9 @@ def test_seeds(engine: Any, tokenizer: Tokenizer) -> None:
         assert "metadata" not in await ask(client, "19+23=", temperature=0)
         stream = await events(client, CHAT, messages=[{"role": "user", "content": "x"}], seed=5, max_tokens=2)
         assert stream[-1]["metadata"] == {"seed": 5}
+        zero = [await ask(client, "Words that nobody wrote", seed=0, **request) for _ in range(2)]
+        assert [each["metadata"] for each in zero] == [{"seed": 0}] * 2
+        assert zero[0]["choices"] == zero[1]["choices"]
 
     serve(engine, tokenizer, work)
 
@@ -198,6 +203,70 @@ def test_stop_texts_end_the_answer(engine: Any, tokenizer: Tokenizer) -> None:
         )
 
     serve(engine, tokenizer, work)
+
+
+class Talking:
+    """An engine that gives these texts, one a step, and never ends by itself."""
+
+    def __init__(self, tokenizer: Tokenizer, *texts: str) -> None:
+        self.steps = [tokenizer.encode(text) for text in texts]
+        self.cancelled: list[Request] = []
+
+    def submit(self, request: Request) -> None:
+        for tokens in self.steps:
+            request.emit(tokens, None)
+
+    def cancel(self, request: Request) -> None:
+        self.cancelled.append(request)
+
+
+def stopped(tokenizer: Tokenizer, stop: str | list[str], *texts: str) -> tuple[list[str], Generation, Talking]:
+    """Texts of the pieces up to the end, or of all steps."""
+
+    async def run() -> tuple[list[str], Generation, Talking]:
+        engine, pieces = Talking(tokenizer, *texts), []
+        asked = parse_generate({"text": "x", "sampling_params": {"temperature": 0, "stop": stop}})
+        generation = Generation(asked, 100, engine, tokenizer, "")
+        generation.start()
+        for _ in texts:
+            pieces.append(await generation.next())
+            if pieces[-1].reason is not None:
+                break
+        return [piece.text for piece in pieces], generation, engine
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("stops", "text", "matched"),
+    [
+        ([" Flour", " begins"], "Bread", " begins"),
+        ([" begins", " Flour"], "Bread", " begins"),
+        ([" patience.", " with"], "Bread begins", " with"),
+        ([" Flour"], "Bread begins with patience.", " Flour"),
+    ],
+)
+def test_the_first_of_two_stop_texts_ends_the_answer(
+    tokenizer: Tokenizer, stops: list[str], text: str, matched: str
+) -> None:
+    """Also when one step brings both."""
+    for steps in (["Bread begins with patience. Flour"], ["Bread", " begins", " with", " patience", ".", " Flour"]):
+        pieces, generation, _ = stopped(tokenizer, stops, *steps)
+        assert "".join(pieces) == text
+        assert generation.matched_stop == matched
+        assert generation.meta_info("stop", False)["finish_reason"] == {"type": "stop", "matched": matched}
+
+
+def test_a_stop_text_frees_the_slot(tokenizer: Tokenizer) -> None:
+    """The engine is told when the text is found, not when the client has the answer."""
+    pieces, generation, engine = stopped(tokenizer, " begins", "Bread", " begins", " with")
+    assert pieces == ["Bread", ""]
+    assert engine.cancelled == [generation.request]
+
+
+def test_a_stream_never_sends_the_begin_of_a_stop_text(tokenizer: Tokenizer) -> None:
+    steps = ["Bread", " begins", " with", " patience", "."]
+    assert stopped(tokenizer, " begins without", *steps)[0] == ["Bread", "", "", " begins with patience", "."]
 
 
 def test_a_tool_round(engine: Any, tokenizer: Tokenizer) -> None:

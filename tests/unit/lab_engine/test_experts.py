@@ -140,6 +140,10 @@ def test_three_ranks_give_the_logits_of_one(
     blocks = [model.block for model in models if model.block is not None]
     assert [each.work.rows for each in blocks] == [5, 5, 5]
     assert sum(each.work.own for each in blocks) == 5 * 2 * 96
+    expected = [place(12, 96, ep_size, rank, 3) for rank in range(3)]
+    assert [each.placement for each in blocks] == expected
+    if ep_size == 1:
+        assert [each.work.own for each in blocks] == [5 * 2 * 32] * 3
     for mesh in meshes:
         mesh.close()
 

@@ -93,6 +93,34 @@ def test_a_dead_peer_is_named_by_both_others(make_meshes: Callable[[float], Mesh
     assert all("TS-ENGINE-RANK: rank 2 is gone [where: step 7]" in str(result) for result in results)
 
 
+HALVES = {"none": b"", "head": FRAME.pack(1, 1, 4)[:7], "payload": FRAME.pack(1, 1, 4) + b"ab"}
+
+
+@pytest.mark.parametrize("answer", HALVES)
+@pytest.mark.parametrize("sends", [True, False])
+def test_a_peer_that_dies_while_we_wait_for_it_is_named(answer: str, sends: bool) -> None:
+    """It takes what we send; its answer never comes, or ends in the middle."""
+    left, right = socket.socketpair()
+    with left:
+        mesh = Mesh(1, {0: right}, 20)
+        left.sendall(HALVES[answer])
+        left.shutdown(socket.SHUT_WR)  # it still reads, so that sending is no failure
+
+        def wait() -> object:
+            return mesh.exchange("step 7", 1, memoryview(b"abcd")) if sends else mesh.receive_from("step 7", 0, 20)
+
+        with pytest.raises(RankFailure, match=r"rank 0 is gone \[where: step 7\].*observed: connection closed"):
+            wait()
+        mesh.close()
+
+
+def test_a_broadcast_to_a_dead_peer_is_no_success(make_meshes: Callable[[float], Meshes]) -> None:
+    meshes = make_meshes(20)
+    meshes[1].close()
+    with pytest.raises(RankFailure, match=r"rank 1 is gone \[where: tokens\]"):
+        Collective(meshes[0]).broadcast("tokens", 0, b"abc")
+
+
 def test_a_hung_peer_is_named_after_the_deadline(make_meshes: Callable[[float], Meshes]) -> None:
     meshes = make_meshes(0.05)
     values = np.zeros(4, dtype=np.float32)

@@ -1,7 +1,7 @@
 import errno
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +69,33 @@ def test_lines(open_store: Callable[..., RowStore], packed: Path, tmp_path: Path
     ]
     assert source(False) == []
     assert source(True)[0] == f"Engram layer=1 lookups=0 hit_rate=0.0% reads=0 {tail}=True"
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_the_counted_reads_are_those_of_the_kernel(
+    open_store: Callable[..., RowStore],
+    packed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_packed: bool,
+) -> None:
+    """One call of preadv a packed row, two an unpacked row, of at most two pages each."""
+    store = open_store(packed if is_packed else tmp_path)
+    calls: list[int] = []
+    real = os.preadv
+
+    def counting(descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
+        calls.append(sum(buffer.nbytes for buffer in buffers))
+        return real(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", counting)
+    store.fetch(store.shard.first + np.arange(20))
+    assert len(calls) == store.counts.reads == (20 if is_packed else 40)
+    assert max(calls) <= 8192
+
+
+def test_a_start_line_tells_unpacked_rows(open_store: Callable[..., RowStore], tmp_path: Path) -> None:
+    assert start_line(open_store(tmp_path), 0.0, 4, 96).endswith(" packed=False")
 
 
 HEADER_FIELDS = ["magic", "layer", "first row", "end row", "total rows", "row bytes"]

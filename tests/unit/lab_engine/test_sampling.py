@@ -188,6 +188,8 @@ def test_truncation_order_and_ties() -> None:
     assert target_probabilities(logits, Sampling(1.0, top_k=3), 1.0)[0] == pytest.approx([1 / 9, 4 / 9, 4 / 9, 0])
     assert target_probabilities(logits, Sampling(1.0, top_p=0.39), 1.0)[0] == pytest.approx([0, 1, 0, 0])
     assert target_probabilities(logits, Sampling(1.0, top_p=0.41), 1.0)[0] == pytest.approx([0, 0.5, 0.5, 0])
+    # A sum that is met exactly is enough: two equal tokens have exactly 0.5 each.
+    assert target_probabilities(np.zeros((1, 2), dtype=np.float32), Sampling(1.0, top_p=0.5), 1.0)[0].tolist() == [1, 0]
     # top_p is of what top_k left: 4/9 is more than 0.44.
     assert target_probabilities(logits, Sampling(1.0, top_p=0.44, top_k=3), 1.0)[0].tolist() == [0, 1, 0, 0]
 

@@ -1,5 +1,6 @@
 """Slots, queue, chunks beside decode, caps and refusals, on a toy model."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,54 @@ def test_the_decode_line_tells_the_cap() -> None:
     assert not any("cap len" in line or "verify_cap" in line for line in lines)
 
 
+def test_the_decode_line_tells_the_live_rows() -> None:
+    lines: list[str] = []
+    scheduler = toy_scheduler(ToyModel(), 5, Speculation(cap=parse_cap("2", 5), logit_unit=1.0), log_interval=4)
+    scheduler._log = lines.append
+    outputs(scheduler, [request(40)])
+    assert all(", cap len: 3.00, " in line for line in lines if line.startswith("Decode"))
+    assert scheduler.line.last.cap_length == 3
+
+
+def test_a_decode_line_comes_each_interval() -> None:
+    lines: list[str] = []
+    scheduler = toy_scheduler(ToyModel(), 1, log_interval=3)
+    scheduler._log = lines.append
+    outputs(scheduler, [request(40)])
+    decode = [line for line in lines if line.startswith("Decode")]
+    assert len(decode) == scheduler.totals.verify_count // 3 > 5
+
+
+def test_the_switch_of_block_verification_chooses_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trispark_lab import scheduler as module
+
+    used: list[str] = []
+    for name in ("token_wise", "block_wise"):
+        rule = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args, name=name, rule=rule: used.append(name) or rule(*args))
+    for switch, expected in ((False, "token_wise"), (True, "block_wise")):
+        used.clear()
+        speculation = Speculation(block_verify=switch, logit_unit=1.0)
+        outputs(toy_scheduler(ToyModel(), 4, speculation), [request(9, temperature=1.0), request(9)])
+        assert set(used) == {expected}
+
+
+def test_the_draft_is_asked_at_the_temperature_times_tau() -> None:
+    class Noting(ToyDraft):
+        def __init__(self) -> None:
+            super().__init__()
+            self.temperatures: set[float] = set()
+
+        def sample(self, anchor: int, temperature: float, uniforms: Any) -> Any:
+            self.temperatures.add(temperature)
+            return super().sample(anchor, temperature, uniforms)
+
+    draft = Noting()
+    speculation = Speculation(draft_tau=0.5, logit_unit=1.0)
+    outputs(toy_scheduler(ToyModel(), 3, speculation, draft), [request(9, temperature=1.5), request(9)])
+    assert draft.temperatures == {0.75}
+
+
 def test_a_confidence_cap_without_block_verification_refuses_sampled_requests() -> None:
     speculation = Speculation(cap=parse_cap("conf:0.3", 5), logit_unit=1.0)
     scheduler = toy_scheduler(ToyModel(), 5, speculation)
@@ -136,6 +185,13 @@ def test_long_prompts_and_decode_share_steps() -> None:
     assert lengths == sorted(set(lengths)), "each step gave the other request tokens"
     assert model.shapes[1] == [3, 4]
     assert scheduler.totals.mixed_steps == 8
+
+
+@pytest.mark.parametrize("chunk", range(1, 9))
+def test_the_first_token_knows_the_chunks_before(chunk: int) -> None:
+    prompt = (2, 1, 2, 0, 1, 1, 2, 0)
+    (output,) = outputs(toy_scheduler(ToyModel(), 2, chunk=chunk), [request(1, prompt)])
+    assert output == [int(ToyModel().logits(prompt).argmax())]
 
 
 def test_a_chunk_is_shared_by_prompts_in_order() -> None:
@@ -205,6 +261,17 @@ def test_logprobs_of_committed_tokens() -> None:
     assert len(item.logprobs) >= 10
 
 
+@pytest.mark.parametrize("unit", [1.0, 4.0])
+def test_logprobs_are_in_nats_whatever_the_unit(unit: float) -> None:
+    scheduler = toy_scheduler(ToyModel(), 3, Speculation(logit_unit=unit))
+    item = request(4)
+    item.top_logprobs = 3
+    outputs(scheduler, [item])
+    row = ToyModel().logits((1, 2, 0)).astype(np.float64) / unit
+    expected = np.sort(row - np.log(np.exp(row).sum()))[::-1]
+    assert [value for _, value in item.logprobs[0].top] == pytest.approx(expected.tolist())
+
+
 WORDS = Tokenizer(["alpha", " alpha", " beta", " gamma", " delta", "Delta", ".", "\n", " omega"])
 
 
@@ -217,6 +284,7 @@ WORDS = Tokenizer(["alpha", " alpha", " beta", " gamma", " delta", "Delta", ".",
         (" omega alpha beta gamma delta alpha beta gamma omega omega alpha beta gamma", " delta"),
         ("beta gamma", None),
         ("alpha beta omega gamma delta beta gamma", None),
+        (" omega beta gamma delta alpha beta gamma", None),
         ("alpha beta gamma\n alpha beta gamma", "<eos>"),
         ("alpha beta gamma. omega alpha beta gamma.", "<eos>"),
     ],
@@ -227,11 +295,41 @@ def test_votes_of_the_copy_head(text: str, follower: str | None) -> None:
     assert vote == (None if follower is None else EOS if follower == "<eos>" else WORDS.encode(follower)[0])
 
 
+class Mute:
+    """A target that prefers no token, so that the copy head alone decides."""
+
+    def forward(self, segments: Sequence[steps.Segment]) -> Any:
+        return np.zeros((sum(segment.logit_rows for segment in segments), 10), dtype=np.float32)
+
+    def ping(self) -> None:
+        pass
+
+
+class Reciting(ToyDraft):
+    """Proposes the number after each number."""
+
+    def propose(self, anchor: int, count: int) -> list[int]:
+        return [(anchor + place) % 10 for place in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("block_size", range(1, 8))
+def test_every_row_of_a_block_has_the_vote_of_its_own_place(block_size: int) -> None:
+    """Drafts that the context copies are accepted, and what comes after them is copied too."""
+    scheduler = toy_scheduler(Mute(), block_size, draft=Reciting())
+    scheduler._copy_head = CopyHead(np.arange(10), np.zeros(10, dtype=np.int64))
+    (output,) = outputs(scheduler, [request(9, (3, 4, 5, 6, 7, 2, 9, 1, 3, 4, 5))])
+    assert output == [6, 7, 2, 9, 1, 3, 4, 5, 6]
+    assert (scheduler.totals.accepted > scheduler.totals.verify_count) is True
+
+
 def test_a_vote_sees_no_token_beyond_its_length() -> None:
     ids = WORDS.encode("alpha beta gamma delta omega alpha beta gamma")
     head = CopyHead.of(WORDS)
-    for size in range(len(ids)):
+    votes = []
+    for size in range(len(ids) + 1):
         longer = Context(ids, len(ids) + 8)
         longer.lay(WORDS.encode(" beta beta beta"), len(ids))
-        assert head.vote(longer, size) == head.vote(Context(ids[:size], size + 1), size)
+        votes.append(head.vote(longer, size))
+        assert votes[-1] == head.vote(Context(ids[:size], size + 1), size)
+    assert votes == [None] * len(ids) + WORDS.encode(" delta")
     assert SHORTEST == 3

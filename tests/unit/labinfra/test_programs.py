@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from scripted_machine import ScriptedMachine
 
 from trispark.errors import TrisparkError
 from trispark.host import Outcome
-from trispark.lab import bases, inputs, keys, prepare
+from trispark.lab import bases, inputs, keys, prepare, programs
 from trispark.lab.files import make_directory
 from trispark.lab.layout import Paths, load_layout
 from trispark.lab.programs import ensure_programs, run
@@ -106,6 +107,40 @@ def test_every_program_of_the_preparation_has_a_deadline(tmp_path: Path, monkeyp
         "TS-LAB-BOOTSTRAP",
     ]
     assert all(0 < seconds <= 1200 for _, seconds in late.seen)
+
+
+NO_NETWORK = {
+    "pip": "ERROR: Could not find a version that satisfies the requirement aiohttp (from versions: none)",
+    "mmdebstrap": "E: Failed to fetch http://deb.debian.org/debian Temporary failure resolving 'deb.debian.org'",
+}
+
+
+@pytest.mark.parametrize(("program", "error_id"), [("pip", "TS-LAB-PACKAGES"), ("mmdebstrap", "TS-LAB-BOOTSTRAP")])
+def test_without_network_the_preparation_is_one_line_and_nothing_passes_for_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, error_id: str
+) -> None:
+    failing = Outcome(1, "", NO_NETWORK[program])
+    answers = {"mmdebstrap": failing, f"{sys.executable} -m pip": failing}
+    machine = ScriptedMachine(programs={"mmdebstrap"}, answers=answers)
+    monkeypatch.setattr(programs, "LocalMachine", lambda: machine)
+    paths, recipes = Paths(tmp_path), bases.load_recipes(REPO, "x86_64")
+    before = paths.cache / "site-packages-of-before"
+    before.mkdir(parents=True)
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements" / "engine.txt").touch()
+    prepare_one = {
+        "pip": lambda: inputs.ensure_site_packages(paths, "x86_64", lambda _: None),
+        "mmdebstrap": lambda: bases._bootstrap(
+            REPO, {name: paths.cache / f"{name}.tar" for name in recipes}, recipes, lambda _: None
+        ),
+    }
+    with pytest.raises(TrisparkError) as failed:
+        prepare_one[program]()
+    assert failed.value.id == error_id
+    assert NO_NETWORK[program] in str(failed.value)
+    assert "\n" not in str(failed.value)
+    assert all((failed.value.what, failed.value.where, failed.value.expected, failed.value.remedy))
+    assert [path for path in paths.cache.iterdir() if path.suffix != ".partial"] == [before]
 
 
 def test_second_preparation_is_waited_for_no_longer_than_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,6 +168,10 @@ class Bench:
         procfs = root / "proc"
         procfs.mkdir(parents=True)
         (procfs / "meminfo").write_text("MemTotal:  2000 kB\nMemFree: 10 kB\nMemAvailable:   1000 kB\n")
+        (procfs / "sys/kernel/random").mkdir(parents=True)
+        (procfs / "sys/kernel/random/boot_id").write_text("0a0b0c0d-0000-4000-8000-000000000001\n")
+        (procfs / "1").mkdir()
+        (procfs / "1/stat").write_text("1 (in) it) S 0 " + " ".join(str(number) for number in range(5, 53)) + "\n")
         self.procfs = procfs
         self.node = Node(
             Layout(root / "state"), clock=self.clock, http=self.http, connect=lambda: self.docker, procfs=procfs

@@ -56,6 +56,16 @@ def test_refusals(bench, verb, text, error_id, code):
     assert all(answer["error"].values())
 
 
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_another_controllers_version_is_refused_by_every_verb_before_it_does_anything(bench, verb):
+    before = sorted(bench.root.rglob("*"))
+    answer, status = cli.answer(bench.node, verb, json.dumps({"protocol": cli.PROTOCOL + 1}))
+    assert (answer["ok"], answer["error"]["id"], status) == (False, "TS-AGENT-PROTOCOL", 2)
+    assert all(answer["error"].values())
+    assert sorted(bench.root.rglob("*")) == before
+    assert bench.docker.events == []
+
+
 def test_main_prints_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TRISPARK_ROOT", str(tmp_path))
     out = io.StringIO()

@@ -53,6 +53,7 @@ def test_start_hands_the_engine_exactly_the_spec(bench, stage_request):
         "IpcMode": "host",
         "ShmSize": 32 * 2**30,
         "Privileged": True,
+        "CapAdd": [],
         "Ulimits": [{"Name": "memlock", "Soft": -1, "Hard": -1}],
         "Devices": [
             {"PathOnHost": "/dev/infiniband", "PathInContainer": "/dev/infiniband", "CgroupPermissions": "rwm"}

@@ -86,3 +86,39 @@ def test_refusals(bench, url, error_id):
 
 def test_method(bench):
     assert bench.refused("request", url="http://127.0.0.1/", method="DELETE")["id"] == "TS-AGENT-REQUEST"
+
+
+def test_a_batch_is_sent_at_once_and_answered_in_order(real, url, monkeypatch):
+    """All of them are under way before one is answered: each waits for the others on the server."""
+    together = threading.Barrier(3, timeout=5)
+    answer = Handler.reply
+
+    def wait_for_the_others(self, body):
+        together.wait()
+        answer(self, body)
+
+    monkeypatch.setattr(Handler, "reply", wait_for_the_others)
+    requests = [{"url": f"{url}/{n}", "method": "POST", "body": str(n), "timeout_s": 5} for n in range(3)]
+    answers = real.ask("request-batch", requests=requests)["answers"]
+    assert [one["body"]["got"] for one in answers] == ["0", "1", "2"]
+
+
+def test_one_of_a_batch_without_an_answer_does_not_hide_the_others(real, url):
+    requests = [{"url": f"{url}/x"}, {"url": "http://127.0.0.1:1/"}, {"url": f"{url}/busy"}]
+    answers = real.ask("request-batch", requests=requests)["answers"]
+    assert [one.get("status") for one in answers] == [200, None, 503]
+    assert answers[1]["error"].startswith("TS-AGENT-HTTP: ")
+
+
+@pytest.mark.parametrize(
+    ("requests", "error_id"),
+    [
+        ([], "TS-AGENT-REQUEST"),
+        ([{"url": "http://127.0.0.1:1/"}] * 65, "TS-AGENT-REQUEST"),
+        ([{"url": "http://127.0.0.1:1/", "surprise": 1}], "TS-AGENT-REQUEST"),
+        ([{"url": "http://127.0.0.1:1/"}, {"url": "http://192.0.2.1/"}], "TS-AGENT-HOST-REFUSED"),
+    ],
+)
+def test_a_batch_of_a_wrong_form_is_refused_before_anything_is_sent(bench, requests, error_id):
+    assert bench.refused("request-batch", requests=requests)["id"] == error_id
+    assert bench.http.calls == []

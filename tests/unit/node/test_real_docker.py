@@ -326,3 +326,44 @@ def test_oneshot(real, registry_image):
 
 def test_default_name_is_the_contract():
     assert ENGINE_NAME == "trispark-engine"
+
+
+BY_HAND = {
+    "host": [
+        "--network", "host", "--ipc", "host", "--shm-size", "64m", "--ulimit", "nofile=1024:1024", "--user", "0",
+        "--restart", "always", "--volume", "/tmp:/x:ro", "--device", "/dev/null:/dev/nul2", "--health-cmd", "true",
+    ],
+    "plain": ["--mount", "type=bind,source=/tmp,target=/y,readonly", "--hostname", "hand", "--log-opt", "max-size=1m"],
+    "removes-itself": ["--rm", "--network", "none", "--workdir", "/bin", "--tmpfs", "/scratch:size=1m"],
+}  # fmt: skip
+
+
+def inspected(name: str) -> dict[str, Any]:
+    return json.loads(docker("inspect", name))[0]
+
+
+@pytest.mark.parametrize("options", BY_HAND.values(), ids=BY_HAND)
+def test_a_container_by_hand_is_taken_over_and_made_anew_without_a_difference(real, registry_image, options):
+    real.ask("image-ensure", image=registry_image)
+    docker(
+        "run", "--detach", "--name", real.name, "--env", "NODE_RANK=1", "--env", "HF_TOKEN=hf_0123456789", *options,
+        registry_image, "/bin/sh", "-c", POLITE,
+    )  # fmt: skip
+    before = inspected(real.name)
+    (found,) = real.ask("survey", names=[real.name], loggable=["NODE_RANK"])["containers"]
+    assert (found["rank"], found["env"]["HF_TOKEN"], found["inexact"]) == (1, None, [])
+    for adoption, remove in (("a" + "1" * 16, False), ("a" + "2" * 16, True)):
+        if not remove and "--rm" in options:
+            continue
+        current = {"container_id": inspected(real.name)["Id"], "rank": 1, "deadline_s": 10}
+        answer = real.ask("adopt", id=adoption, remove=remove, **current)
+        assert (answer["killed"], answer["removed"]) == (False, remove)
+        assert docker("ps", "--quiet", "--filter", f"name={real.name}") == ""
+        assert real.ask("adopt-back", id=adoption)["how"] == ("made anew" if remove else "kept")
+        after = inspected(real.name)
+        assert after["State"]["Status"] == "running"
+        for part in ("Config", "HostConfig"):
+            for each in (before, after):
+                if each["Config"].get("Hostname") == each["Id"][:12]:
+                    del each["Config"]["Hostname"]
+            assert after[part] == before[part]

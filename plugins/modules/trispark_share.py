@@ -1,0 +1,115 @@
+#!/usr/bin/python
+"""Says how a site shares its checkpoint, and what was compared; the work is in trispark.share."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: trispark_share
+short_description: Plan and report the share of the checkpoint
+description:
+  - Runs on the controller and changes nothing.
+  - Gives each node's C(share) for the agent's verb C(share), from C(site_checkpoint_share) of the site.
+options:
+  root:
+    description: Root of the project.
+    type: path
+    required: true
+  site:
+    description: Name of the site.
+    type: str
+    required: true
+  site_variables:
+    description: Variables of the playbook that begin with C(site_); what differs from the site's files is refused.
+    type: dict
+    default: {}
+  read:
+    description: Answers of the action C(read) by node; only the head has one.
+    type: dict
+    default: {}
+  verified:
+    description: Answers of the action C(verify) by node.
+    type: dict
+    default: {}
+attributes:
+  check_mode:
+    support: full
+    description: It never changes anything.
+author:
+  - trispark developers
+"""
+
+EXAMPLES = r"""
+- name: Read how the site shares its checkpoint
+  trispark_share:
+    root: "{{ playbook_dir }}/.."
+    site: lab
+  register: plan
+"""
+
+RETURN = r"""
+kind:
+  description: V(local), V(nfs) or V(fuse).
+  type: str
+  returned: success
+head:
+  description: Name of rank 0.
+  type: str
+  returned: success
+shares:
+  description: The C(share) of each node.
+  type: dict
+  returned: success
+lines:
+  description: What was compared, for a person.
+  type: list
+  elements: str
+  returned: success
+published:
+  description: What was compared, for a program.
+  type: dict
+  returned: success
+check_id:
+  description: Stable id of the refusal.
+  type: str
+  returned: failure
+"""
+
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.trispark_failure import fail
+
+from trispark.errors import TrisparkError
+from trispark.share import published, share_lines, share_requests
+from trispark.site import load_site
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "root": {"type": "path", "required": True},
+            "site": {"type": "str", "required": True},
+            "site_variables": {"type": "dict", "default": {}},
+            "read": {"type": "dict", "default": {}},
+            "verified": {"type": "dict", "default": {}},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    try:
+        site = load_site(Path(given["root"]).resolve() / "inventory" / given["site"], images="optional")
+        site.refuse_other_values(given["site_variables"])
+    except TrisparkError as error:
+        fail(module, error.as_dict())
+    module.exit_json(
+        changed=False,
+        kind=site.checkpoint_share.kind,
+        head=site.head.name,
+        shares=share_requests(site),
+        lines=share_lines(site, given["read"], given["verified"]),
+        published=published(site, given["read"], given["verified"]),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""Everything that is wrong with a site's files, found offline: every problem, where a boot would stop at the first."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from trispark.allowlist import EXTRA_SOURCE, Scope, Support
+from trispark.catalog import Catalog, load_catalog
+from trispark.errors import TrisparkError
+from trispark.resolve import extra_value, given_value, node_value, resolve
+from trispark.site import DOCKERFILES, LAB, Site, judge_site
+from trispark.site_files import site_files
+from trispark.workloads import load_workloads
+
+_DOCUMENTATION: Final = tuple(
+    ipaddress.ip_network(text) for text in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")
+)
+_NO_IMAGE: Final = "none@sha256:" + "0" * 64
+"""Stands for an image that a site lacks, so that everything else is still checked."""
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """`configured`: whether verbs accept the site."""
+
+    name: str
+    configured: bool
+    problems: tuple[TrisparkError, ...]
+
+    def headline(self) -> str:
+        """`site: sparks (not configured: verbs refuse it): 2 problems`."""
+        state = "" if self.configured else " (not configured: verbs refuse it)"
+        count = len(self.problems)
+        return f"site: {self.name}{state}: {'no problem' if not count else f'{count} problem' + 's' * (count > 1)}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "configured": self.configured,
+            "problems": [problem.as_dict() for problem in self.problems],
+        }
+
+
+@dataclass
+class _Found:
+    """Problems in the order of their discovery, each once."""
+
+    problems: list[TrisparkError] = field(default_factory=list)
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        try:
+            yield
+        except TrisparkError as error:
+            self.add(error)
+
+    def add(self, error: TrisparkError) -> None:
+        if str(error) not in map(str, self.problems):
+            self.problems.append(error)
+
+
+def check_site(root: Path, name: str) -> SiteReport:
+    """The report of `inventory/<name>`; paths in it are relative to `root`. Changes nothing, asks no node."""
+    found = _Found()
+    judged = judge_site(root / "inventory" / name, _stand_ins(root))
+    for problem in judged.problems:
+        found.add(problem)
+    if judged.site is not None:
+        with found.collecting():
+            _check(judged.site, judged.wrong, name, load_catalog(root), root, found)
+    configured = name == LAB or (judged.site is not None and judged.site.configured)
+    return SiteReport(name, configured, tuple(_relative(problem, root) for problem in found.problems))
+
+
+def _stand_ins(root: Path) -> dict[str, Any]:
+    """Values of the template, for keys whose own value is wrong: the check of the others goes on with them."""
+    found: dict[str, Any] = {}
+    for path, text in site_files(root, "template").items():
+        if path.startswith("group_vars/all/"):
+            found |= yaml.safe_load(text)
+    return found
+
+
+def _check(site: Site, wrong: frozenset[str], name: str, catalog: Catalog, root: Path, found: _Found) -> None:
+    if site.name != name and "site_name" not in wrong:
+        found.add(
+            TrisparkError(
+                "TS-SITE-SCHEMA",
+                "site_name is not the name of its directory",
+                where=str(site.path),
+                expected=name,
+                observed=site.name,
+                remedy="rename one of them",
+            )
+        )
+    for key, place in sorted(site.other_keys.items()):
+        with found.collecting():
+            catalog.refuse_misplaced({key: place})
+    if "site_bench" not in wrong:
+        with found.collecting():
+            load_workloads(root, site.bench.workloads)
+    _check_dockerfile(site, root, found)
+    if name != LAB and site.configured:
+        _check_ready(site, found)
+    if site.engine in catalog.engines:
+        _check_values(site, wrong, catalog, found)
+    unknown_engine = site.engine not in catalog.engines and "site_engine" not in wrong
+    if not found.problems or unknown_engine:
+        # What is left: rules that the resolver alone knows, and an engine that this version cannot run.
+        whole = site if site.engine_image is not None else site.model_copy(update={"engine_image": _NO_IMAGE})
+        with found.collecting():
+            resolve(whole, catalog, None, None, root)
+
+
+def _check_values(site: Site, wrong: frozenset[str], catalog: Catalog, found: _Found) -> None:
+    """What the site and its nodes give the engine, one variable after the other."""
+    for variable in catalog.allowlist.variables():
+        if variable.support(site.engine) is Support.REFUSED:
+            continue
+        for node in site.nodes:
+            with found.collecting():
+                node_value(site, catalog, variable, node)
+        elsewhere = ("baseline", EXTRA_SOURCE)
+        known_wrong = f"site_{variable.source.removeprefix('site.')}" in wrong
+        if variable.scope is Scope.COMMON and variable.source not in elsewhere and not known_wrong:
+            with found.collecting():
+                variable.check(given_value(site, catalog, variable), f"{site.path} ({variable.source})")
+    extras = site.extra_container_env if "site_extra_container_env" not in wrong else {}
+    for extra in sorted(extras):
+        with found.collecting():
+            extra_value(site, catalog, extra)
+
+
+def _check_dockerfile(site: Site, root: Path, found: _Found) -> None:
+    given = site.build_dockerfile
+    if given is not None and not (root / DOCKERFILES / given).is_file():
+        found.add(
+            TrisparkError(
+                "TS-SITE-DOCKERFILE",
+                "the Dockerfile that the site names is not there",
+                where=str(site.path),
+                expected=f"{DOCKERFILES}/{given}",
+                observed="no such file",
+                remedy="correct site_build_dockerfile, or set it to null",
+            )
+        )
+
+
+def _check_ready(site: Site, found: _Found) -> None:
+    """What a site must have before verbs may use it."""
+    with found.collecting():
+        site.require_engine_image()
+    for node in site.nodes:
+        given = {"node_address": node.address}
+        given |= {f"node_pair_links, peer {link.peer}": link.local for link in node.pair_links}
+        for key, address in given.items():
+            if any(ipaddress.ip_address(address) in network for network in _DOCUMENTATION):
+                found.add(
+                    TrisparkError(
+                        "TS-SITE-EXAMPLE",
+                        "an address of the documentation ranges is still there",
+                        where=f"{site.path}/hosts.yml {node.name}",
+                        expected=f"your own address in {key}",
+                        observed=address,
+                        remedy="replace it, or set site_configured: false",
+                    )
+                )
+
+
+def _relative(problem: TrisparkError, root: Path) -> TrisparkError:
+    values = {key: value.replace(f"{root}/", "") for key, value in problem.as_dict().items()}
+    return TrisparkError(**values)

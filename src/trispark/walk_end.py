@@ -1,0 +1,85 @@
+"""The end of a walk: the record of each of its trials, kept by the controller first, and what each node lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trispark.catalog import load_catalog
+from trispark.record_chain import Head, behind, leading_head
+from trispark.records import RecordCache
+from trispark.reporting import RecordedTrial, Report, record_path, trials
+from trispark.stages import exit_of
+from trispark.trial_outcome import record_trial, trials_to_record
+from trispark.walk_journal import Journal
+from trispark.walk_plan import kept_walk, walks_directory
+
+
+@dataclass(frozen=True)
+class WalkConclusion:
+    """`append`: {node: records to append in order}; `added`: how many records are new."""
+
+    append: dict[str, list[dict[str, Any]]]
+    report: Report
+    added: int
+
+
+def conclude(
+    root: Path,
+    site: str,
+    walk: str,
+    *,
+    stopped: str,
+    restored: str | None,
+    heads: Mapping[str, Head | None],
+    now: datetime | None = None,
+) -> WalkConclusion:
+    """Build and keep the records that are not there yet. A controller that is killed here does the rest when resumed.
+
+    Raises TS-WALK-*, TS-RECORD-*, TS-CATALOG-*.
+    """
+    plan = kept_walk(root, site, walk)
+    journal = Journal(walks_directory(root, site) / walk)
+    history = journal.read()
+    cache = RecordCache(root / ".trispark" / site / "records")
+    moment = now or datetime.now(UTC)
+    time = f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    known = {str(record["id"]): record for record in cache.list() if record["kind"] == "trial"}
+    catalog = load_catalog(root)
+    found: list[RecordedTrial] = []
+    added = 0
+    for boots in trials_to_record(plan, history, cache.list(), stopped):
+        record = known.get(boots.trial.record)
+        if record is None:
+            record = record_trial(
+                root,
+                catalog.allowlist,
+                plan,
+                boots,
+                cache,
+                restored_boot=restored,
+                began=history.began or time,
+                previous=leading_head(heads, cache),
+                now=moment,
+            )
+            cache.add(record)
+            added += 1
+        own = [cache.show(boot["boot_id"]) for boot in record["boots"]]
+        paths = [record_path(cache, each, root) for each in own]
+        found.append(RecordedTrial(record, record_path(cache, record, root), own, paths, boots.invalid))
+    if not history.ended:
+        outcomes = [entry.record["outcome"] for entry in found]
+        journal.write(
+            "ended",
+            time,
+            records=[entry.record["id"] for entry in found],
+            verdicts=[outcome["verdict"] for outcome in outcomes],
+            restored=restored is not None,
+            reason=stopped,
+        )
+    report = trials(found, stopped, restored=restored is not None)
+    report.lines.extend(each.line() for each in exit_of(catalog, plan.stage, plan.site_baseline, cache.list()))
+    return WalkConclusion(behind(heads, cache), report, added)
