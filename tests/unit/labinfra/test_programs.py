@@ -111,7 +111,7 @@ def test_every_program_of_the_preparation_has_a_deadline(tmp_path: Path, monkeyp
 
 NO_NETWORK = {
     "pip": "ERROR: Could not find a version that satisfies the requirement aiohttp (from versions: none)",
-    "mmdebstrap": "E: Failed to fetch http://deb.debian.org/debian Temporary failure resolving 'deb.debian.org'",
+    "mmdebstrap": "E: Failed to fetch http://mirror.invalid/debian Temporary failure resolving 'mirror.invalid'",
 }
 
 
