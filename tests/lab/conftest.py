@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 NODES = ("spark0", "spark1", "spark2")
-PLAY_TIMEOUT_S = 300
+PLAY_TIMEOUT_S = 600
 PATIENCE = float(os.environ.get("TRISPARK_TEST_PATIENCE", "1"))
 """By how much longer every wait may take, for a machine that does other work too."""
 TOOLS = Path(sys.executable).parent
