@@ -86,7 +86,8 @@ from ansible.module_utils.trispark_failure import fail
 from trispark.boot_plan import Project
 from trispark.errors import TrisparkError
 from trispark.preflight import require_nodes
-from trispark.promote import Promoted, Promotion, plan_promotion, plan_revert, promotable, write_cache
+from trispark.promote import Promotion, plan_promotion, plan_revert, promotable
+from trispark.promoted import REVERT, Promoted, write_cache
 from trispark.record_chain import leading_head
 from trispark.records import RecordCache
 
@@ -127,7 +128,7 @@ def main() -> None:
     root = Path(given["root"]).resolve()
     try:
         if given["state"] == "cached":
-            promoted = Promoted.of(given["baseline"], "the answer of the nodes") if given["baseline"] else None
+            promoted = Promoted.of(given["baseline"], "the answer of the nodes", REVERT) if given["baseline"] else None
             changed = False if module.check_mode else write_cache(root, given["site"], promoted)
             module.exit_json(changed=changed)
         promotion = planned(root, given)

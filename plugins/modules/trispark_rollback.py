@@ -60,7 +60,7 @@ from ansible.module_utils.trispark_failure import fail
 
 from trispark.boot_plan import Project
 from trispark.errors import TrisparkError
-from trispark.promote import on_nodes, settings_of
+from trispark.promoted import on_nodes, settings_of
 from trispark.resolve import resolve
 from trispark.rollback import choose
 

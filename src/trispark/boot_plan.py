@@ -26,7 +26,7 @@ from trispark.catalog import Catalog, load_catalog
 from trispark.errors import TrisparkError
 from trispark.gates import canary_request
 from trispark.preflight import refuse_damage, require_nodes
-from trispark.promote import cached, on_nodes, settings_of
+from trispark.promoted import cached, on_nodes, settings_of
 from trispark.resolve import Resolution, compare, resolve, resolve_arms, restore
 from trispark.site import Site, load_site
 from trispark.warmup import batch_requests

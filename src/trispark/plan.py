@@ -32,6 +32,7 @@ from trispark.allowlist import Value, format_value
 from trispark.canonical import canonical_sha256
 from trispark.catalog import Catalog, Choice, Feature, Kind, load_catalog
 from trispark.errors import TrisparkError
+from trispark.promoted import cached, settings_of
 from trispark.resolve import Resolution, arm_problems, resolve, resolve_arms
 from trispark.site import Site, load_site
 from trispark.workloads import load_workloads
@@ -47,7 +48,6 @@ HIDDEN: Final = "(value not shown)"
 KEPT_PLANS: Final = 200
 _ID: Final = re.compile(r"p[0-9a-f]{16}")
 AUTOTUNE_KEEP: Final = "DSV41_AUTOTUNE_KEEP"
-PROMOTED_FILE: Final = "baseline.json"
 _OVERRIDE: Final = "override "
 """How the resolver names the place of an override."""
 
@@ -83,39 +83,14 @@ class Ground:
 
     @classmethod
     def load(cls, root: Path, site_name: str) -> Ground:
-        """Raises TS-SITE-*, TS-CATALOG-*, TS-YAML-*, TS-PLAN-BASELINE."""
+        """Raises TS-SITE-*, TS-CATALOG-*, TS-YAML-*, TS-BASELINE-READ."""
         site, catalog = load_site(root / "inventory" / site_name, images="optional"), load_catalog(root)
         image = site.engine_image or NOT_BUILT
         if site.engine_image is None:
             site = site.model_copy(update={"engine_image": PLACEHOLDER_IMAGE})
-        promoted, record = promoted_baseline(root / ".trispark" / site_name / PROMOTED_FILE, catalog)
-        return cls(root, site, catalog, promoted, record, image)
-
-
-def promoted_baseline(path: Path, catalog: Catalog) -> tuple[dict[str, Value], dict[str, Any] | None]:
-    """The controller's copy of the site's own baseline: its settings, and the record that justifies them.
-
-    Nothing and None where no baseline was promoted. Raises TS-PLAN-BASELINE, TS-ENV-*.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        settings, record = dict(content["settings"]), {name: content[name] for name in ("record", "record_hash")}
-        if content["schema_version"] != 1:
-            raise ValueError(f"schema_version {content['schema_version']}")
-    except FileNotFoundError:
-        return {}, None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise TrisparkError(
-            "TS-PLAN-BASELINE",
-            "the copy of the site's baseline cannot be read",
-            where=str(path),
-            expected="schema_version 1, settings, record and record_hash",
-            observed=f"{type(error).__name__}: {error}"[:200],
-            remedy="remove it, the nodes hold the truth",
-        ) from None
-    where = f"the promoted baseline ({path.name})"
-    typed = {name: catalog.allowlist.require(name, where).check(value, where) for name, value in settings.items()}
-    return typed, record
+        promoted = cached(root, site_name)
+        by = None if promoted is None else {"record": promoted.record, "record_hash": promoted.record_hash}
+        return cls(root, site, catalog, settings_of(promoted, catalog), by, image)
 
 
 def plan_budget(root: Path, site: Site, settings: Mapping[str, Value], catalog: Catalog) -> Judged | None:

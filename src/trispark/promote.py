@@ -1,147 +1,20 @@
-"""The site's own baseline: what its nodes hold, and how a KEEP becomes it.
-
-A promoted baseline is state of the site. The nodes hold the truth (the agent's verb `baseline-show`, part of `status`),
-the controller a copy in `.trispark/<site>/baseline.json` for what is done offline.
-"""
+"""How a KEEP becomes the site's own baseline, and the way back. What a promoted baseline is: promoted.py."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from trispark.allowlist import Value, format_value
 from trispark.catalog import Catalog, Kind
 from trispark.errors import TrisparkError
+from trispark.promoted import SHIPPED, Answers, Promoted, held_by, name_of, on_nodes, settings_of
 from trispark.records import RecordCache, record_hash
 from trispark.resolve import resolve, resolve_arms
 from trispark.site import Site
 from trispark.staleness import stale_reason
-from trispark_node.plain_json import parse_json
-
-SCHEMA_VERSION: Final = 1
-SHIPPED: Final = "shipped"
-"""The name of the baseline that experiments/baseline.yml describes, where nothing was promoted."""
-Answers = Mapping[str, Mapping[str, Any] | None]
-
-
-@dataclass(frozen=True)
-class Promoted:
-    """`settings` differ from the shipped baseline; `record` is the trial that decided so, with its hash."""
-
-    settings: Mapping[str, Any]
-    record: str
-    record_hash: str
-    time: str
-
-    @classmethod
-    def of(cls, value: Mapping[str, Any], where: str) -> Promoted:
-        """From its JSON form. Raises TS-BASELINE-READ."""
-        try:
-            if value["schema_version"] != SCHEMA_VERSION or set(value) != {*_TEXTS, "schema_version", "settings"}:
-                raise ValueError(f"schema_version {value['schema_version']}")
-            texts = {name: value[name] for name in _TEXTS}
-            settings = dict(value["settings"])
-            if not all(isinstance(text, str) for text in texts.values()):
-                raise ValueError("a text is needed")
-        except (KeyError, TypeError, ValueError) as error:
-            raise _unreadable(where, f"{type(error).__name__}: {error}") from None
-        return cls(settings, **texts)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "settings": dict(self.settings),
-            "record": self.record,
-            "record_hash": self.record_hash,
-            "time": self.time,
-        }
-
-    def typed(self, catalog: Catalog) -> dict[str, Value]:
-        """The settings by their declared types. Raises TS-ENV-*."""
-        where = f"the baseline promoted by {self.record}"
-        return {
-            name: catalog.allowlist.require(name, where).check(value, where)
-            for name, value in sorted(self.settings.items())
-        }
-
-
-_TEXTS: Final = ("record", "record_hash", "time")
-
-
-def settings_of(promoted: Promoted | None, catalog: Catalog) -> dict[str, Value]:
-    """What the resolver takes as `promoted`; nothing for the shipped baseline."""
-    return {} if promoted is None else promoted.typed(catalog)
-
-
-def on_nodes(statuses: Answers) -> Promoted | None:
-    """What every node holds. `statuses`: {node: answer of `status`}. Raises TS-BASELINE-DIFFERS naming the nodes."""
-    held = {node: _held(node, status) for node, status in sorted(statuses.items()) if status}
-    first = next(iter(held.values()), None)
-    if any(each != first for each in held.values()):
-        raise TrisparkError(
-            "TS-BASELINE-DIFFERS",
-            "the nodes do not hold the same promoted baseline",
-            expected="one, or the shipped one on all",
-            observed=", ".join(f"{node} {name_of(each)}" for node, each in held.items()),
-            remedy="promote.yml with -e record=ID of the one that is meant completes it, -e revert=true undoes both",
-        )
-    return first
-
-
-def name_of(promoted: Promoted | None) -> str:
-    """The record's id, or `shipped`."""
-    return SHIPPED if promoted is None else promoted.record
-
-
-def _held(node: str, status: Mapping[str, Any]) -> Promoted | None:
-    value = status.get("baseline")
-    return None if value is None else Promoted.of(value, f"status of {node}")
-
-
-def cache_file(root: Path, site: str) -> Path:
-    """The controller's copy."""
-    return root / ".trispark" / site / "baseline.json"
-
-
-def cached(root: Path, site: str) -> Promoted | None:
-    """The controller's copy; None for the shipped baseline. Raises TS-BASELINE-READ."""
-    path = cache_file(root, site)
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    try:
-        value = parse_json(content)
-    except ValueError as error:
-        raise _unreadable(str(path), str(error)) from None
-    if not isinstance(value, Mapping):
-        raise _unreadable(str(path), type(value).__name__)
-    return Promoted.of(value, str(path))
-
-
-def write_cache(root: Path, site: str, promoted: Promoted | None) -> bool:
-    """Make the copy say what the nodes say; whether it said something else before."""
-    path = cache_file(root, site)
-    try:
-        if cached(root, site) == promoted:
-            return False
-    except TrisparkError:
-        pass  # a copy that cannot be read is replaced
-    if promoted is None:
-        path.unlink(missing_ok=True)
-        return True
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".tmp")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(promoted.as_dict(), sort_keys=True) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    return True
 
 
 @dataclass(frozen=True)
@@ -242,7 +115,7 @@ def plan_promotion(
     if outcome["verdict"] != "KEEP":
         observed = f"{outcome['verdict']}: {outcome['reason']}"
         raise _refused("TS-PROMOTE-VERDICT", "the trial did not end with KEEP", where, "KEEP", observed)
-    held = {node: _held(node, status) for node, status in sorted(statuses.items()) if status}
+    held = {node: held_by(node, status) for node, status in sorted(statuses.items()) if status}
     replaces: dict[str, str | None] = {node: name_of(value) for node, value in held.items()}
     others = {node: statuses[node] for node, value in held.items() if name_of(value) != record["id"]}
     if not others:
@@ -298,14 +171,3 @@ def _stale(now: Mapping[str, Value], records: Sequence[Mapping[str, Any]], catal
 
 def _refused(error_id: str, what: str, where: str, expected: str, observed: str, remedy: str = "") -> TrisparkError:
     return TrisparkError(error_id, what, where, expected, observed, remedy)
-
-
-def _unreadable(where: str, observed: str) -> TrisparkError:
-    return TrisparkError(
-        "TS-BASELINE-READ",
-        "a promoted baseline cannot be read",
-        where=where,
-        expected="schema_version 1, settings, record, record_hash and time",
-        observed=observed[:200],
-        remedy="go back to the shipped baseline (promote.yml -e revert=true), then promote again",
-    )

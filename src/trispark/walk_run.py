@@ -15,7 +15,7 @@ from trispark.host.locks import alone
 from trispark.host.state import private_directory, state_directory
 from trispark.plan import Ground
 from trispark.preflight import refuse_damage, require_nodes
-from trispark.promote import on_nodes, write_cache
+from trispark.promoted import on_nodes, write_cache
 from trispark.record_chain import leading_head
 from trispark.records import RecordCache
 from trispark.staleness import unmet_need

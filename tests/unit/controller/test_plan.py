@@ -392,12 +392,12 @@ def test_the_promoted_baseline_is_that_of_the_plan(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "refused"),
     [
-        ("{", "TS-PLAN-BASELINE"),
-        ("[]", "TS-PLAN-BASELINE"),
-        ("{}", "TS-PLAN-BASELINE"),
-        ("[" * 100_000, "TS-PLAN-BASELINE"),
-        ({**PROMOTED, "schema_version": 2}, "TS-PLAN-BASELINE"),
-        ({**PROMOTED, "settings": 1}, "TS-PLAN-BASELINE"),
+        ("{", "TS-BASELINE-READ"),
+        ("[]", "TS-BASELINE-READ"),
+        ("{}", "TS-BASELINE-READ"),
+        ("[" * 100_000, "TS-BASELINE-READ"),
+        ({**PROMOTED, "schema_version": 2}, "TS-BASELINE-READ"),
+        ({**PROMOTED, "settings": 1}, "TS-BASELINE-READ"),
         ({**PROMOTED, "settings": {"DSV41_WO_A_W8": "1"}}, "TS-ENV-TYPE"),
         ({**PROMOTED, "settings": {"NOPE": 1}}, "TS-ENV-UNLISTED"),
     ],

@@ -204,7 +204,13 @@ def test_what_no_command_can_say_is_refused(
 
 def test_a_promoted_baseline_changes_what_a_record_is_repeated_from(tree: Path, boot_record: Maker) -> None:
     record = boot_record(trial=None, purpose="serve")
-    promoted = {"schema_version": 1, "settings": {"DSV41_WO_A_W8": 1}, "record": "t1", "record_hash": "a" * 64}
+    promoted = {
+        "schema_version": 1,
+        "settings": {"DSV41_WO_A_W8": 1},
+        "record": "t1",
+        "record_hash": "a" * 64,
+        "time": "2026-01-01T00:00:00Z",
+    }
     path = tree / ".trispark" / "lab" / "baseline.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(promoted), encoding="utf-8")

@@ -237,7 +237,7 @@ def test_a_damaged_promoted_baseline_is_named(tree: Path) -> None:
     path = tree / ".trispark" / "lab" / "baseline.json"
     path.parent.mkdir(parents=True)
     path.write_text("{", encoding="utf-8")
-    assert [line.split(" ")[0] for line in lines(tree)] == ["TS-PLAN-BASELINE"]
+    assert [line.split(" ")[0] for line in lines(tree)] == ["TS-BASELINE-READ"]
 
 
 def grown(tree: Path, count: int) -> None:

@@ -18,16 +18,8 @@ from trispark.errors import TrisparkError
 from trispark.gates import GateResult
 from trispark.plan import Ground
 from trispark.project import ProjectState
-from trispark.promote import (
-    Promoted,
-    cached,
-    on_nodes,
-    plan_promotion,
-    plan_revert,
-    promotable,
-    settings_of,
-    write_cache,
-)
+from trispark.promote import plan_promotion, plan_revert, promotable
+from trispark.promoted import Promoted, cached, on_nodes, settings_of, write_cache
 from trispark.record_chain import behind, missing
 from trispark.records import RecordCache, build_boot_record, build_trial_record, record_hash
 from trispark.resolve import compare, resolve, resolve_arms, restore
