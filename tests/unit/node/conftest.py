@@ -358,7 +358,7 @@ class Checkpoint:
 
 @pytest.fixture
 def quick_path(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory where there is one: hundreds of fsyncs cost nothing there."""
+    """A directory in memory where there is one: hundreds of fsyncs cost nothing there. Mostly noexec."""
     shared = Path("/dev/shm")
     if not os.access(shared, os.W_OK):
         yield tmp_path

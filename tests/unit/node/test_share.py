@@ -44,7 +44,7 @@ echo "exportfs $*" >>"$LOG"
 class Fleet:
     """One worker, and the head's directory as it is behind the share."""
 
-    def __init__(self, bench, checkpoint, path: Path, monkeypatch) -> None:
+    def __init__(self, bench, checkpoint, path: Path, programs: Path, monkeypatch) -> None:
         self.bench, self.checkpoint = bench, checkpoint
         self.head = checkpoint.directory
         (self.head / "config.json").write_text('{"model_type": "lab"}')
@@ -59,7 +59,6 @@ class Fleet:
         boot.mkdir(parents=True, exist_ok=True)
         self.boot_id = boot / "boot_id"
         self.boot_id.write_text("one\n")
-        programs = path / "programs"
         programs.mkdir()
         for name, text in PROGRAMS.items():
             (programs / name).write_text(text)
@@ -117,8 +116,8 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(bench, checkpoint, quick_path, monkeypatch):
-    return Fleet(bench, checkpoint, quick_path, monkeypatch)
+def fleet(bench, checkpoint, quick_path, tmp_path, monkeypatch):
+    return Fleet(bench, checkpoint, quick_path, tmp_path / "programs", monkeypatch)
 
 
 @pytest.fixture
