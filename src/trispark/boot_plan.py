@@ -6,6 +6,7 @@ A plan is made from the catalog (`plan_arm`) or from what the nodes hold (`plan_
     them), baseline and generation (ids), changed {setting: [baseline, candidate]}
     resolved (the hashed configuration), adapters {path: text}
     nodes {name: {rank, spec, files, awaited}}; awaited are patterns that this rank's log must come to show
+    patterns (of all log lines that are judged)
     serving (whether all ranks run a healthy boot of it already)
     layers (with an Engram table), worker_ranks, canary {request}, batch {requests}
     bench {rank, image, input of the load client}, None when nothing is measured
@@ -24,7 +25,7 @@ from trispark.allowlist import Value
 from trispark.canonical import generation_id
 from trispark.catalog import Catalog, load_catalog
 from trispark.errors import TrisparkError
-from trispark.gates import canary_request
+from trispark.gates import canary_request, judged_patterns
 from trispark.preflight import refuse_damage, require_nodes
 from trispark.promoted import cached, on_nodes, settings_of
 from trispark.resolve import Resolution, compare, resolve, resolve_arms, restore
@@ -277,6 +278,7 @@ def _plan(resolution: Resolution, purpose: str, statuses: Answers, moment: Momen
             }
             for rank, name in resolution.nodes.items()
         },
+        "patterns": judged_patterns(resolution),
         "layers": resolution.resolved["gates"]["layers"],
         "worker_ranks": [rank for rank in resolution.nodes if rank != 0],
         "canary": {"request": canary_request(resolution)},

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from trispark.allowlist import CONTROLLED_PREFIXES
-from trispark.logparse import attach_lines, lines_matching, packed_states, stats_lines, total_lookups
+from trispark.logparse import READ, attach_lines, lines_matching, packed_states, stats_lines, total_lookups
 from trispark.resolve import CACHE_TOKEN, GENERATION_TOKEN, PORT_TOKEN, STATE_TOKEN, Resolution
 from trispark.warmup import batch_problems
 
@@ -63,6 +63,11 @@ def canary_request(resolution: Resolution) -> dict[str, Any]:
         },
         "timeout_s": canary["timeout_s"],
     }
+
+
+def judged_patterns(resolution: Resolution) -> list[str]:
+    """Patterns of the log lines that the gates and the record of a boot are made of; a log may be long, they are few."""
+    return sorted({*READ, *(rule.pattern for rule in resolution.evidence)})
 
 
 def failed(results: list[GateResult]) -> list[GateResult]:
@@ -285,13 +290,14 @@ class _Gates:
         return self._each("env.command", judge, RESTAGE)
 
     def log_whole(self) -> list[GateResult]:
-        """The whole log was read; in what was left out could be the line that must not appear."""
+        """The whole log was searched, and no line that is judged was left out: it could be one that must not appear."""
 
         def judge(_rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
             left_out = int(seen.get("log_bytes_left_out") or 0)
-            return left_out == 0, "no byte of the log left out", f"{left_out} bytes left out"
+            observed = f"log of {seen.get('log_size', 'unknown')} bytes, {left_out} of those to judge left out"
+            return left_out == 0, "no line that is judged left out", observed
 
-        return self._each("log.whole", judge, "raise log_bytes of the observation")
+        return self._each("log.whole", judge, "boot again: a log begins with its container")
 
     def same_container(self, earlier: Mapping[str, Mapping[str, Any] | None]) -> list[GateResult]:
         """The container that passed the gates is the one that still runs."""

@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 
 from trispark.catalog import Catalog
-from trispark.gates import GateResult, canary_request, evaluate, evaluate_after_load, failed
+from trispark.gates import GateResult, canary_request, evaluate, evaluate_after_load, failed, judged_patterns
+from trispark.logparse import READ
 from trispark.resolve import Resolution, resolve
 from trispark.site import Site
+from trispark_node import log_patterns
+from trispark_node.fields import Fields
+from trispark_node.logs import LogRequest, view
+from trispark_node.redaction import TextRedactor
 
 Observations = dict[str, dict[str, Any]]
 Healthy = Callable[..., Observations]
@@ -282,6 +287,57 @@ def test_a_rank_that_is_gone_after_the_load_fails(
     results = bad(evaluate_after_load(baseline, after, healthy(baseline), engram_rows))
     assert {rank for _, rank in results} == {2}
     assert ("after_load.identity.container", 2) in results
+
+
+def through_the_agent(resolution: Resolution, text: str) -> dict[str, Any]:
+    """What the agent hands out of a log for the patterns of a plan."""
+    request = LogRequest.parse(Fields({"patterns": judged_patterns(resolution)}, "request"))
+    return view([text.encode()], request, TextRedactor([]))
+
+
+def chatter(megabytes: int) -> str:
+    return "[2026-09-25 10:00:00 TP0] Prefill batch, #new-seq: 1, #new-token: 64, #queue-req: 0\n" * (megabytes * 12_000)
+
+
+def test_a_long_log_is_judged_whole(
+    baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
+) -> None:
+    """The lines that are judged stand anywhere in several megabytes of others; the gates and the record need no more."""
+    seen = healthy(baseline)
+    for rank in range(3):
+        lines = seen[f"spark{rank}"]["log"].splitlines(keepends=True)
+        long = chatter(2) + "".join(lines[:4]) + chatter(2) + "".join(lines[4:])
+        seen[f"spark{rank}"].update(through_the_agent(baseline, long))
+        assert seen[f"spark{rank}"]["log_size"] > 4_000_000
+    assert failed(evaluate(baseline, seen, canary, engram_rows)) == []
+    whole = next(r for r in evaluate(baseline, seen, canary, engram_rows) if r.check_id == "log.whole")
+    assert str(seen["spark0"]["log_size"]) in whole.observed
+
+
+def test_a_line_that_must_not_be_there_is_found_in_the_middle_of_a_long_log(
+    baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
+) -> None:
+    seen = healthy(baseline)
+    long = seen["spark1"]["log"] + chatter(2) + "[wo_a_w8] calls twin=3 dense=0\n" + chatter(2)
+    seen["spark1"].update(through_the_agent(baseline, long))
+    assert bad(evaluate(baseline, seen, canary, engram_rows)) == {("evidence.wo_a.present", 1)}
+
+
+def test_judged_lines_that_do_not_fit_are_a_failure_with_a_way_on(
+    baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
+) -> None:
+    seen = healthy(baseline)
+    counter = next(line for line in seen["spark2"]["log"].splitlines(keepends=True) if "hit_rate" in line)
+    seen["spark2"].update(through_the_agent(baseline, seen["spark2"]["log"] + counter * 20_000))
+    (result,) = (each for each in evaluate(baseline, seen, canary, engram_rows) if each.check_id == "log.whole" and not each.ok)
+    assert result.rank == 2
+    assert "boot again" in result.line()
+
+
+def test_the_agent_takes_every_pattern_of_the_catalog(catalog: Catalog) -> None:
+    patterns = [*READ, *(entry.pattern for entry in catalog.evidence.values())]
+    assert len(patterns) <= log_patterns.MAX_PATTERNS
+    assert max(map(len, patterns)) < log_patterns.MAX_PATTERN_CHARACTERS * 0.9  # values are filled in
 
 
 def test_candidate_needs_its_evidence(
