@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
-from trispark import __version__
 from trispark.allowlist import Allowlist
 from trispark.bench_check import bench_problem
 from trispark.benchstats import BenchSummary, summarize
 from trispark.canonical import text_sha256
 from trispark.gates import GateResult
-from trispark.project import project_state
+from trispark.project import ProjectState
 from trispark.records import build_boot_record
 from trispark.resolve import restore
 
@@ -71,7 +69,7 @@ def _missing(plan: Mapping[str, Any], fact: Mapping[str, Any]) -> str | None:
 
 
 def record_boot(
-    root: Path,
+    project: ProjectState,
     site: str,
     allowlist: Allowlist,
     plan: Mapping[str, Any],
@@ -96,7 +94,7 @@ def record_boot(
         site=site,
         resolution=replace(resolution, changed_keys=tuple(sorted(plan.get("changed") or {}))),
         allowlist=allowlist,
-        project=project_state(root, __version__),
+        project=project,
         requested=plan["requested"],
         boot_id=str(plan["boot_id"]),
         epoch=int(plan["epoch"]),

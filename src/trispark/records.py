@@ -10,7 +10,6 @@ import difflib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -301,7 +300,7 @@ def _heading(kind: str, record_id: str, site: str, project: ProjectState, previo
         "id": record_id,
         "site": site,
         "previous": None if previous is None else {"seq": int(previous["seq"]), "hash": str(previous["hash"])},
-        "project": asdict(project),
+        "project": project.recorded(),
     }
 
 
