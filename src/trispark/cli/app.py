@@ -29,13 +29,14 @@ from trispark.cli.records import (
     summary,
 )
 from trispark.cli.sites import LAB, choose_site, known_sites, require_known
-from trispark.cli.status_view import node_states, status_lines, with_problems, without_answer
+from trispark.cli.status_view import status_lines, with_problems, without_answer
 from trispark.cli.terminal import Terminal
 from trispark.cli.validate import find_problems, validate_line
 from trispark.errors import TrisparkError
 from trispark.host import LocalMachine, ensure_packages
 from trispark.host.state import PUBLIC_UMASK
 from trispark.lab.share_mode import ShareMode, declare_share
+from trispark.reporting import node_states
 
 REPO = Path(__file__).resolve().parents[3]
 
