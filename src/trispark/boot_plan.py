@@ -35,6 +35,7 @@ from trispark.workloads import load_workloads
 
 BENCH_RANK: Final = 1
 BENCH_TOKENS_PER_SECOND_AT_LEAST: Final = 5
+ANOTHER_GENERATION: Final = "go back to another generation: ./trispark play rollback -e rollback_to=ID"
 Arm = Literal["baseline", "candidate"]
 
 Answers = Mapping[str, Mapping[str, Any]]
@@ -220,20 +221,23 @@ def _selected(project: Project, stage: str, feature: str) -> str | None:
 
 
 def plan_stored(*, purpose: str, stored: Answers, statuses: Answers, moment: Moment) -> dict[str, Any]:
-    """The plan of a rollback to what every node holds, or of a look at it.
+    """The plan of a rollback to what every node holds, or of a look at what is current.
 
     `stored`: {node: answer of `generation-show`}. Nothing of the controller's tree is read, so a broken tree does not
     stop a rollback. Raises TS-ROLLBACK-DIFFERS when the nodes' copies differ, TS-ROLLBACK-HASH when a copy is not what
-    its id says.
+    its id says; for a look TS-VERIFY-NONE and TS-VERIFY-DIFFERS.
     """
+    if purpose == "verify":
+        require_one_current(statuses)
     copies = {node: generation_id(answer["resolved"]) for node, answer in stored.items()}
     if len(set(copies.values())) != 1:
         raise TrisparkError(
             "TS-ROLLBACK-DIFFERS",
             "the nodes hold different configurations under one id",
+            where=", ".join(sorted({str(answer["generation"]) for answer in stored.values()})),
             expected="one hash",
             observed=", ".join(f"{node} {copy}" for node, copy in sorted(copies.items())),
-            remedy="go back to another generation with -e rollback_to=ID",
+            remedy=ANOTHER_GENERATION,
         )
     first = next(iter(stored.values()))
     resolution = restore(first["resolved"])
@@ -245,7 +249,7 @@ def plan_stored(*, purpose: str, stored: Answers, statuses: Answers, moment: Mom
                 where=node,
                 expected=str(answer["generation"]),
                 observed=resolution.id,
-                remedy="go back to another generation with -e rollback_to=ID",
+                remedy=ANOTHER_GENERATION,
             )
     plan = _plan(resolution, purpose, statuses, moment)
     plan.update(
@@ -256,6 +260,34 @@ def plan_stored(*, purpose: str, stored: Answers, statuses: Answers, moment: Mom
         adapters={},
     )
     return plan
+
+
+def require_one_current(statuses: Answers) -> str:
+    """The generation that is current on every node. `statuses`: {node: answer of `status`}.
+
+    Raises TS-VERIFY-NONE when a node has none, TS-VERIFY-DIFFERS when they have different ones.
+    """
+    currents = {node: status.get("current") for node, status in sorted(statuses.items())}
+    without = [node for node, current in currents.items() if not current]
+    if without or not currents:
+        raise TrisparkError(
+            "TS-VERIFY-NONE",
+            "no generation is current, there is nothing to verify",
+            where=", ".join(without) or "all nodes",
+            expected="a generation that was booted",
+            observed=", ".join(f"{node} {current or 'none'}" for node, current in currents.items()) or "no node",
+            remedy="./trispark play site boots the baseline",
+        )
+    if len(set(currents.values())) > 1:
+        raise TrisparkError(
+            "TS-VERIFY-DIFFERS",
+            "the nodes have different current generations",
+            where=", ".join(currents),
+            expected="one generation on all nodes",
+            observed=", ".join(f"{node} {current}" for node, current in currents.items()),
+            remedy="./trispark play rollback makes one current everywhere, or ./trispark play site the baseline",
+        )
+    return str(next(iter(currents.values())))
 
 
 def _plan(resolution: Resolution, purpose: str, statuses: Answers, moment: Moment) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def canary_request(resolution: Resolution) -> dict[str, Any]:
 
 
 def judged_patterns(resolution: Resolution) -> list[str]:
-    """Patterns of the log lines that the gates and the record of a boot are made of; a log may be long, they are few."""
+    """Patterns of the log lines of which gates and record are made; a log may be long, they are few."""
     return sorted({*READ, *(rule.pattern for rule in resolution.evidence)})
 
 

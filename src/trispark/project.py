@@ -13,8 +13,8 @@ TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True)
 class ProjectState:
-    """`commit` is None outside a git tree, before the first commit, and where git does not say; a tree of which git does
-    not say that it is clean counts as dirty. `problem`: why git gave no answer, in one line; empty when it did."""
+    """`commit` is None outside a git tree, before the first commit, and where git does not say; a tree counts as dirty
+    unless git says that it is clean. `problem`: why git gave no answer, in one line; empty when it did."""
 
     version: str
     commit: str | None
@@ -57,5 +57,5 @@ def _git(root: Path, timeout_s: float, *arguments: str) -> str | None:
 
 
 def _problem(root: Path, error: Exception) -> str:
-    reason = f"no answer within {error.timeout:g} s" if isinstance(error, subprocess.TimeoutExpired) else str(error)
+    reason = f"no answer within {error.timeout:.1f} s" if isinstance(error, subprocess.TimeoutExpired) else str(error)
     return f"git does not say which commit {root} is, or whether it was changed ({reason}); recorded as changed"

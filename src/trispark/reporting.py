@@ -167,7 +167,7 @@ def status(results: Mapping[str, Mapping[str, Any]]) -> Report:
 
 
 def node_states(published: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What `status` published, by node: `reachable` with the agent's answer, or with `reason` or `error` in its place."""
+    """What `status` published, by node: `reachable`, and the agent's answer, or `reason` or `error` in its place."""
     nodes = (published.get("status") or {}).get("nodes") or {}
     return {str(node): dict(state) for node, state in nodes.items()}
 

@@ -1,4 +1,4 @@
-"""An observation waits for the counters that the requests before it must have moved, and names what did not move them."""
+"""An observation waits for the counters that the requests before it must move, and names what did not move them."""
 
 from __future__ import annotations
 

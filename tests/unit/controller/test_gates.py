@@ -296,13 +296,15 @@ def through_the_agent(resolution: Resolution, text: str) -> dict[str, Any]:
 
 
 def chatter(megabytes: int) -> str:
-    return "[2026-09-25 10:00:00 TP0] Prefill batch, #new-seq: 1, #new-token: 64, #queue-req: 0\n" * (megabytes * 12_000)
+    return "[2026-09-25 10:00:00 TP0] Prefill batch, #new-seq: 1, #new-token: 64, #queue-req: 0\n" * (
+        megabytes * 12_000
+    )
 
 
 def test_a_long_log_is_judged_whole(
     baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
 ) -> None:
-    """The lines that are judged stand anywhere in several megabytes of others; the gates and the record need no more."""
+    """The lines that are judged stand anywhere in several megabytes of others; gates and record need no more."""
     seen = healthy(baseline)
     for rank in range(3):
         lines = seen[f"spark{rank}"]["log"].splitlines(keepends=True)
@@ -329,7 +331,9 @@ def test_judged_lines_that_do_not_fit_are_a_failure_with_a_way_on(
     seen = healthy(baseline)
     counter = next(line for line in seen["spark2"]["log"].splitlines(keepends=True) if "hit_rate" in line)
     seen["spark2"].update(through_the_agent(baseline, seen["spark2"]["log"] + counter * 20_000))
-    (result,) = (each for each in evaluate(baseline, seen, canary, engram_rows) if each.check_id == "log.whole" and not each.ok)
+    (result,) = (
+        each for each in evaluate(baseline, seen, canary, engram_rows) if each.check_id == "log.whole" and not each.ok
+    )
     assert result.rank == 2
     assert "boot again" in result.line()
 

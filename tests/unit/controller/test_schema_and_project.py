@@ -87,8 +87,11 @@ def test_a_machine_without_git_costs_no_record(tmp_path: Path, monkeypatch: pyte
     assert state.problem
 
 
-def test_a_git_that_cannot_be_run_costs_no_record(tmp_path: Path, git_that: Callable[[str], None]) -> None:
+def test_a_git_that_cannot_be_run_costs_no_record(
+    tmp_path: Path, git_that: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     git_that("")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     (tmp_path / "bin" / "git").write_text("\0neither script nor program", encoding="utf-8")
     state = project_state(tmp_path, "1")
     assert (state.commit, state.dirty) == (None, True)

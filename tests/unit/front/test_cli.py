@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from scripted_machine import ScriptedMachine
 
-from trispark import cli
+from trispark import cli, reporting
 from trispark.cli import app as app_module
 from trispark.cli import exit_codes
 from trispark.cli import lab as lab_module
@@ -24,7 +24,6 @@ from trispark.cli.progress import LiveProgress, PlainProgress
 from trispark.cli.pytest_command import pytest_argv
 from trispark.cli.records import record_cache, summary
 from trispark.cli.sites import choose_site
-from trispark import reporting
 from trispark.cli.status_view import status_lines
 from trispark.cli.terminal import Terminal
 from trispark.errors import TrisparkError
