@@ -118,6 +118,11 @@ class Variable(Strict):
                 "what is never delivered is refused by every engine",
             ),
             (
+                # Plans, module results and the events of a run hold whatever is delivered, in clear.
+                not self.loggable and self.source != NEVER,
+                "a secret is delivered to no engine: give the path of a private file on the node in its place",
+            ),
+            (
                 self.switch and (self.flag is None or self.env or self.type is not Kind.FLAG01),
                 "a switch is a flag01 that is a flag alone",
             ),

@@ -18,9 +18,8 @@ from trispark_node.log_patterns import matching_lines, parse_patterns
 from trispark_node.mutation import Plan
 from trispark_node.node import Node
 from trispark_node.plain_json import parse_json
-from trispark_node.redaction import TextRedactor
+from trispark_node.redaction import Redactor, TextRedactor
 from trispark_node.regular_file import read_regular
-from trispark_node.running import redactor_of
 
 TAIL_LINES = 40
 
@@ -78,7 +77,7 @@ def save(node: Node, container: Container) -> Path:
         disk.make_directory(target.parent)
         for directory in (node.layout.boots, target.parent):  # also those that were there: logs may hold secrets
             directory.chmod(STATE_DIRECTORY_MODE)
-        secrets = json.dumps({"secrets": redactor_of(node, container).secrets})
+        secrets = json.dumps({"secrets": Redactor(container.env, container.command).secrets})
         disk.replace(node.layout.boot_redaction(target.parent.name), secrets.encode("ascii") + b"\n")
         disk.remove_file(temporary)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
