@@ -30,7 +30,8 @@ def record_path(cache: RecordCache, record: Record, root: Path) -> str:
 
 def stage_a(record: Record, path: str) -> Report:
     """Packed state of every rank and layer, and the baseline's C1 and C4. `c1_tok_s` is prose, the review's C1."""
-    metrics = summarize(record["bench"]).metrics() if record["bench"] else {}
+    measured = record["bench"] and record["outcome"]["state"] == "valid"
+    metrics = summarize(record["bench"]).metrics() if measured else {}
     ranks = record["observed"]["ranks"]
     packed = all(rank["engram"] and all(layer["packed"] for layer in rank["engram"]) for rank in ranks)
     lines = [f"boot {record['boot_id']}: {record['outcome']['state']}, generation {record['resolved']['generation']}"]
