@@ -34,7 +34,6 @@ from trispark.warmup import batch_requests
 from trispark.workloads import load_workloads
 
 BENCH_RANK: Final = 1
-BENCH_TOKENS_PER_SECOND_AT_LEAST: Final = 5
 ANOTHER_GENERATION: Final = "go back to another generation: ./trispark play rollback -e rollback_to=ID"
 Arm = Literal["baseline", "candidate"]
 
@@ -321,12 +320,9 @@ def _plan(resolution: Resolution, purpose: str, statuses: Answers, moment: Momen
 def _bench(project: Project) -> dict[str, Any]:
     """The measurement: which rank sends the load, from which image, and the load client's input.
 
-    Never the head: the client's work would slow the engine that it measures. The deadline is one that even a very slow
-    engine meets.
+    Never the head: the client's work would slow the engine that it measures.
     """
     site, bench = project.site, project.site.bench
-    rounds = bench.repetitions + 2
-    tokens = rounds * bench.max_tokens * sum(len(bench.workloads) if c == 1 else c for c in bench.concurrency)
     return {
         "rank": BENCH_RANK,
         "image": site.require_bench_image(),
@@ -338,7 +334,7 @@ def _bench(project: Project) -> dict[str, Any]:
             "warmup_tokens": bench.warmup_tokens,
             "concurrency": list(bench.concurrency),
             "workloads": load_workloads(project.root, bench.workloads),
-            "deadline_s": 30 + tokens / BENCH_TOKENS_PER_SECOND_AT_LEAST,
+            "deadline_s": bench.deadline_s,
         },
     }
 
