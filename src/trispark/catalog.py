@@ -456,6 +456,18 @@ class Catalog:
                 add(feature.evidence.off_must_not, False)
         return tuple(sorted(rules, key=lambda rule: (rule.id, not rule.must_appear, rule.ranks)))
 
+    def accept_bands(self, settings: Mapping[str, object], engine: str) -> tuple[tuple[float, float], ...]:
+        """(low, high) between which the accept length of a configuration is healthy on an engine: of every feature that
+        it holds and that says so there, each band once."""
+        bands = {
+            (float(band.low), float(band.high))
+            for name, feature in self.features.items()
+            if (band := feature.acceptance) is not None
+            and (not band.engines or engine in band.engines)
+            and self.is_active(name, settings)
+        }
+        return tuple(sorted(bands))
+
     def judge_exclusions(
         self,
         settings: Mapping[str, Value],

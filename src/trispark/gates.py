@@ -7,13 +7,22 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from trispark.allowlist import CONTROLLED_PREFIXES
-from trispark.logparse import READ, attach_lines, lines_matching, packed_states, stats_lines, total_lookups
+from trispark.logparse import (
+    READ,
+    attach_lines,
+    decode_lines,
+    lines_matching,
+    packed_states,
+    stats_lines,
+    total_lookups,
+)
 from trispark.resolve import CACHE_TOKEN, GENERATION_TOKEN, PORT_TOKEN, STATE_TOKEN, Resolution
 from trispark.warmup import batch_problems
 
@@ -128,7 +137,7 @@ def evaluate_after_load(
     the gates before.
     """
     gates = _Gates(resolution, observations, None, engram_rows, None)
-    results = gates.same_container(earlier)
+    results = [*gates.same_container(earlier), *gates.accept_length(earlier)]
     for check in (gates.generation, gates.log_whole, gates.engram_packed, gates.engram_reads, gates.evidence):
         results += check()
     return [replace(result, check_id=f"after_load.{result.check_id}") for result in results]
@@ -309,6 +318,24 @@ class _Gates:
             return bool(before) and observed == expected, expected, observed
 
         return self._each("identity.container", judge, READ_LOG)
+
+    def accept_length(self, earlier: Mapping[str, Mapping[str, Any] | None]) -> list[GateResult]:
+        """The mean accept length of the decode lines since the gates before lies in the bands of the configuration; the
+        head prints them. Without a band nothing is judged."""
+        bands = self.resolution.resolved["gates"].get("accept_bands", [])
+        before = decode_lines(str((earlier.get(self.nodes[0]) or {}).get("log") or ""))
+
+        def judge(_rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
+            lengths = [line.accept_length for line in decode_lines(str(seen.get("log") or ""))][len(before) :]
+            expected = " and ".join(f"{low:g} to {high:g}" for low, high in bands) + " tokens a step"
+            if not lengths:
+                return False, expected, "no decode line since the measurement began"
+            mean = statistics.fmean(lengths)
+            ok = all(low <= mean <= high for low, high in bands)
+            return ok, expected, f"{mean:.2f}, the mean of {len(lengths)} decode lines"
+
+        remedy = "compare draft weights and speculative settings with the baseline's, read the head's kept log"
+        return [result for result in self._each("accept_length", judge, remedy) if bands and result.rank == 0]
 
     def engram_packed(self) -> list[GateResult]:
         """Every layer is served from its packed file, by the attach lines and by the counter lines."""

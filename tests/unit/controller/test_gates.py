@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -287,6 +288,55 @@ def test_a_rank_that_is_gone_after_the_load_fails(
     results = bad(evaluate_after_load(baseline, after, healthy(baseline), engram_rows))
     assert {rank for _, rank in results} == {2}
     assert ("after_load.identity.container", 2) in results
+
+
+DECODE = (
+    "[2026-09-25 10:00:00 TP0] Decode batch, #running-req: 1, #token: 64, token usage: 0.01, accept len: {length:.2f}, "
+    "accept rate: 0.41, cuda graph: True, gen throughput (token/s): 31.20, #queue-req: 0\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("bands", "before", "lengths", "ok", "shown"),
+    [
+        ([], [], [1.0], None, ""),
+        ([[1.5, 6.0]], [], [1.0, 1.0], False, "1.00, the mean of 2 decode lines"),
+        ([[1.5, 6.0]], [], [1.9, 2.3], True, "2.10"),
+        ([[1.5, 6.0]], [1.0, 1.0, 1.0], [1.9], True, "1.90"),  # the canary's own lines take no part
+        ([[1.5, 6.0]], [4.0, 4.0, 4.0], [1.0], False, "1.00"),
+        ([[1.5, 6.0]], [2.0], [], False, "no decode line"),
+        ([[1.5, 6.0], [2.5, 4.0]], [], [2.0], False, "2.00"),
+    ],
+    ids=["no-band", "broken-draft", "healthy", "canary-low", "canary-high", "nothing-seen", "two-bands"],
+)
+def test_the_accept_length_of_the_measurement_lies_in_the_bands(
+    baseline: Resolution,
+    healthy: Healthy,
+    engram_rows: dict[int, int],
+    bands: list[list[float]],
+    before: list[float],
+    lengths: list[float],
+    ok: bool | None,
+    shown: str,
+) -> None:
+    gates = {**baseline.resolved["gates"], "accept_bands": bands}
+    judged = replace(baseline, resolved={**baseline.resolved, "gates": gates})
+    earlier, after = healthy(baseline), healthy(baseline)
+    earlier["spark0"]["log"] += "".join(DECODE.format(length=length) for length in before)
+    after["spark0"]["log"] += "".join(DECODE.format(length=length) for length in [*before, *lengths])
+    results = evaluate_after_load(judged, after, earlier, engram_rows)
+    found = [result for result in results if result.check_id == "after_load.accept_length"]
+    assert [(result.rank, result.ok) for result in found] == ([] if ok is None else [(0, ok)])
+    assert all(shown in result.observed for result in found)
+    assert failed(results) == [result for result in found if not result.ok]
+
+
+def test_bands_of_the_accept_length_come_from_the_features_that_a_configuration_holds(catalog: Catalog) -> None:
+    shipped = dict(catalog.baseline)
+    tried = {**shipped, **catalog.sets_of("wo_a")}
+    assert catalog.accept_bands(shipped, "sglang") == ()
+    assert catalog.accept_bands(tried, "sglang") == ((1.5, 6.0),)
+    assert catalog.accept_bands(tried, "lab") == ()
 
 
 def through_the_agent(resolution: Resolution, text: str) -> dict[str, Any]:
