@@ -310,7 +310,12 @@ class Catalog:
             what = "is ruled out" if entry.kind is Kind.REFUSED else "cannot be run yet"
             on = "" if engine is None or not entry.available else f" on the engine {engine}"
             raise TrisparkError(
-                "TS-FEATURE-UNAVAILABLE", f"{feature} {what}{on}", where, expected="available: true", observed=reason
+                "TS-FEATURE-UNAVAILABLE",
+                f"{feature} {what}{on}",
+                where,
+                expected="available: true",
+                observed=reason,
+                remedy="try another one; ./trispark features lists what can be tried",
             )
         if entry.kind is Kind.BASELINE:
             raise TrisparkError(

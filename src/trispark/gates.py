@@ -23,8 +23,9 @@ from trispark.logparse import (
     stats_lines,
     total_lookups,
 )
-from trispark.resolve import CACHE_TOKEN, GENERATION_TOKEN, PORT_TOKEN, STATE_TOKEN, Resolution
+from trispark.resolve import Resolution
 from trispark.warmup import batch_problems
+from trispark_node.spec import CACHE_TOKEN, GENERATION_TOKEN, PORT_TOKEN, STATE_TOKEN
 
 OLD_CANARY: Final[Mapping[str, Any]] = {"max_tokens": 8, "timeout_s": 30, "body": {}}
 """What generations of an older version do not say; a rollback to one must stay possible."""

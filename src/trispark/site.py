@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from trispark.allowlist import check_text, is_address, is_plain_path
 from trispark.errors import TrisparkError
-from trispark.plainyaml import NO_FIT, Rules, Strict, check_model, judge_model, read_yaml, wrong_keys
+from trispark.plainyaml import BROKEN, NO_FIT, Rules, Strict, check_model, judge_model, read_yaml, wrong_keys
 from trispark.share import CheckpointShare, LocalShare, unmountable
 
 HOST_GROUP: Final = "sparks"
@@ -464,7 +464,14 @@ def judge_site(path: Path, stand_ins: Mapping[str, Any]) -> JudgedSite:
 
 
 def _broken_rule(text: str, where: str) -> TrisparkError:
-    return TrisparkError("TS-SITE-SCHEMA", NO_FIT, where=where, expected=text, remedy=f"correct {where}")
+    return TrisparkError(
+        "TS-SITE-SCHEMA",
+        NO_FIT,
+        where=where,
+        expected=text,
+        observed=BROKEN,
+        remedy=f"correct {where}",
+    )
 
 
 class _Unruled(Site):
@@ -601,6 +608,8 @@ class _Reader:
                             f"{key} of {host} has two values",
                             where=str(self.hosts_file),
                             expected="one place",
+                            observed="two groups that give it different values",
+                            remedy=f"leave one of them in {self.hosts_file}",
                         )
                     )
                 merged[key] = value

@@ -568,7 +568,7 @@ def test_too_little_disk_is_found_before_anything_is_installed_or_written(tmp_pa
 
 def test_demo_that_cannot_prepare_touches_nothing(checkout: Path) -> None:
     def refuse() -> None:
-        raise TrisparkError(id="TS-HOST-DISK", what="too little free disk")
+        raise TrisparkError("TS-HOST-DISK", "too little free disk", "/", "6 GB", "1 GB", "make room")
 
     playbooks = FakePlaybooks(GOOD)
     status, _, text = demo(checkout, playbooks, prepare=refuse)
