@@ -9,29 +9,26 @@ from typing import Any
 def boot_facts(variables: Mapping[str, Any]) -> dict[str, Any]:
     """What the tasks of a boot registered on one host, from its host variables; absent parts are empty."""
 
-    def answer(name: str) -> Any:
-        value = variables.get(name) or {}
-        return value.get("answer") if isinstance(value, Mapping) else None
-
     def gates(name: str) -> dict[str, Any]:
         return _only(variables.get(name), "gates")
 
     return {
         "watch": _only(variables.get("engine_watch"), "seconds", "state", "last_log"),
-        "observation": answer("engine_observation"),
-        "after_load": answer("engine_after_load"),
+        "observation": answer(variables, "engine_observation"),
+        "after_load": answer(variables, "engine_after_load"),
         "gates": gates("engine_gates"),
         "gates_after": gates("engine_gates_after"),
-        "bench": answer("bench_run") or {},
+        "bench": answer(variables, "bench_run") or {},
         "failure": variables.get("boot_failure") or {},
     }
 
 
 def answer(variables: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-    """The agent's answer that a task registered under `name` on one host; None when the node did not answer."""
+    """The agent's answer that a task registered under `name` on one host; None when there is none, or a refusal in its
+    place."""
     value = variables.get(name)
     found = value.get("answer") if isinstance(value, Mapping) else None
-    return dict(found) if isinstance(found, Mapping) else None
+    return dict(found) if isinstance(found, Mapping) and found.get("ok") else None
 
 
 def record_head(variables: Mapping[str, Any], name: str) -> dict[str, Any] | None:

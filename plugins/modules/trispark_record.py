@@ -78,10 +78,12 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trispark_failure import fail
 
+from trispark import __version__
 from trispark.allowlist import Allowlist
 from trispark.boot_outcome import record_boot
 from trispark.catalog import load_catalog
 from trispark.errors import TrisparkError
+from trispark.project import project_state
 from trispark.record_chain import appends, leading_head, set_aside_older_chain
 from trispark.records import RecordCache
 from trispark.reporting import record_path
@@ -117,7 +119,10 @@ def main() -> None:
         aside = set_aside_older_chain(given["heads"], cache) if not module.check_mode else None
         previous = leading_head(given["heads"], cache)
         allowlist = loggable_names(root)
-        record = record_boot(root, given["site"], allowlist, given["plan"], given["facts"], previous, now)
+        project = project_state(root, __version__)
+        if project.problem:
+            module.warn(project.problem)
+        record = record_boot(project, given["site"], allowlist, given["plan"], given["facts"], previous, now)
         append = appends(given["heads"], cache, record)
         added = False if module.check_mode else cache.add(record)
     except TrisparkError as error:

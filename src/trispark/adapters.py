@@ -18,7 +18,14 @@ def read_adapters(root: Path) -> dict[str, str]:
     """
     base = root / DIRECTORY
     if not base.is_dir():
-        raise TrisparkError("TS-ADAPTER-MISSING", "there is no adapter tree", where=str(base), expected="a directory")
+        raise TrisparkError(
+            "TS-ADAPTER-MISSING",
+            "there is no adapter tree",
+            where=str(base),
+            expected="a directory",
+            observed="none",
+            remedy="restore it from git",
+        )
     files: dict[str, str] = {}
     for path in sorted(base.rglob("*")):
         relative = path.relative_to(base)
@@ -44,5 +51,6 @@ def read_adapters(root: Path) -> dict[str, str]:
                 where=str(path),
                 expected="UTF-8",
                 observed=str(error),
+                remedy="save it as UTF-8, or move it out of adapters/",
             ) from None
     return files

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from trispark.errors import ID_PATTERN, TrisparkError
+from trispark_node import NODE_ROOT, PROTOCOL
+from trispark_node.errors import FIELDS, error_line
 
-PROTOCOL: Final = 1
-AGENT: Final = "/var/lib/trispark/bin/trispark-node"
+AGENT: Final = f"{NODE_ROOT}/bin/trispark-node"
 _SHELL_NOT_FOUND: Final = (126, 127)
 
 
@@ -48,7 +49,14 @@ def result_of(verb: str, agent: str, rc: int, stdout: str, stderr: str) -> dict[
         return _failed(_no_answer(verb, agent, rc, stderr).as_dict())
     if rc != 0 or not answer.get("ok", False):
         error = answer.get("error")
-        unknown = {"id": "TS-AGENT-FAILED", "what": f"{verb} failed", "observed": f"exit {rc}"}
+        unknown = {
+            "id": "TS-AGENT-FAILED",
+            "what": f"{verb} failed without saying why",
+            "where": agent,
+            "expected": "an answer that is ok, or an error",
+            "observed": f"exit {rc}",
+            "remedy": "call it on the node, see its journal",
+        }
         return {**_failed(error if isinstance(error, Mapping) else unknown), "answer": answer}
     result: dict[str, Any] = {"changed": bool(answer.get("changed", False)), "answer": answer}
     if answer.get("diff"):
@@ -78,8 +86,7 @@ def _no_answer(verb: str, agent: str, rc: int, stderr: str) -> TrisparkError:
 
 
 def _failed(error: Mapping[str, Any]) -> dict[str, Any]:
-    fields = {name: str(error.get(name, "")) for name in ("id", "what", "where", "expected", "observed", "remedy")}
+    fields = {name: str(error.get(name, "")) for name in FIELDS}
     if ID_PATTERN.fullmatch(fields["id"]) is None:
         fields["id"] = "TS-AGENT-FAILED"
-    line = str(TrisparkError(**fields))
-    return {"failed": True, "changed": False, "msg": line, "check_id": fields["id"], "error": fields}
+    return {"failed": True, "changed": False, "msg": error_line(fields), "check_id": fields["id"], "error": fields}

@@ -16,11 +16,12 @@ from pydantic import field_validator, model_validator
 
 from trispark.errors import TrisparkError
 from trispark.plainyaml import Strict
+from trispark_node.spec import DIRECTORY_TOKENS, PORT_TOKEN
 
 CONTROLLED_PREFIXES: Final = ("DSV41_", "DSPARK_", "SGLANG_", "SPARK_", "B12X_", "NCCL_", "CUDA_", "PYTORCH_")
 """An environment name of these comes from the allowlist or is a failure (also when an image sets it)."""
 
-TOKENS: Final = ("{rendezvous_port}", "{generation}", "{engine_state}", "{engine_cache}")
+TOKENS: Final = (PORT_TOKEN, *DIRECTORY_TOKENS)
 """Replaced by the node agent; no ordinary value may contain one."""
 
 NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*")
@@ -116,6 +117,11 @@ class Variable(Strict):
             (
                 self.source == NEVER and set(self.engines.values()) != {Support.REFUSED},
                 "what is never delivered is refused by every engine",
+            ),
+            (
+                # Plans, module results and the events of a run hold whatever is delivered, in clear.
+                not self.loggable and self.source != NEVER,
+                "a secret is delivered to no engine: give the path of a private file on the node in its place",
             ),
             (
                 self.switch and (self.flag is None or self.env or self.type is not Kind.FLAG01),
@@ -270,7 +276,7 @@ class Variable(Strict):
         if value == "":
             raise _Wrong("TS-ENV-VALUE", "a text that is not empty", value)
         if self.source == "head.rendezvous":
-            check_text(self.name, value.replace(TOKENS[0], ""), where)
+            check_text(self.name, value.replace(PORT_TOKEN, ""), where)
         else:
             check_text(self.name, value, where)
         if self.choices is not None and value not in self.choices:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trispark.benchstats import decode_tps
+
 
 def bench_problem(plan: Mapping[str, Any], output: Mapping[str, Any] | None) -> str | None:
     """The first thing wrong, in one line; None when the measurement is complete.
@@ -16,12 +18,12 @@ def bench_problem(plan: Mapping[str, Any], output: Mapping[str, Any] | None) -> 
     requests = list(output.get("requests") or [])
     waves = list(output.get("waves") or [])
     for request in requests:
-        name = f"{request['tag']} request {request['index']}"
+        name = f"{request['tag']} request {request.get('index')}"
         if request.get("error"):
             return f"{name} failed: {request['error']}"
         if request.get("completion_tokens") != plan["max_tokens"]:
             return f"{name} has {request.get('completion_tokens')} tokens, asked for were {plan['max_tokens']}"
-        if request.get("decode_tps") is None:
+        if decode_tps(request) is None:
             return f"{name} has no decode rate: its tokens came in one event"
     for tag, expected in _expected_requests(plan).items():
         found = sum(request["tag"] == tag for request in requests)

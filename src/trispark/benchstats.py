@@ -114,6 +114,7 @@ def summarize(output: Mapping[str, Any]) -> BenchSummary:
             where="output of the load client",
             expected="requests, waves and server_info",
             observed=f"{type(error).__name__}: {error}",
+            remedy="see what the engine's /server_info and its answers lack, read the kept logs, then boot again",
         ) from None
 
 

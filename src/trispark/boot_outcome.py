@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
-from trispark import __version__
 from trispark.allowlist import Allowlist
 from trispark.bench_check import bench_problem
 from trispark.benchstats import BenchSummary, summarize
-from trispark.canonical import text_sha256
+from trispark.canonical import canonical_json, text_sha256
+from trispark.errors import TrisparkError
 from trispark.gates import GateResult
-from trispark.project import project_state
+from trispark.project import ProjectState
 from trispark.records import build_boot_record
 from trispark.resolve import restore
 
@@ -31,6 +30,15 @@ class Failure:
     check_id: str
     node: str
     line: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The load client's output and its summary; `unreadable`: why there is no summary of an output that is there."""
+
+    output: dict[str, Any] | None
+    summary: BenchSummary | None
+    unreadable: TrisparkError | None = None
 
 
 def first_failure(plan: Mapping[str, Any], facts: Facts) -> Failure | None:
@@ -71,7 +79,7 @@ def _missing(plan: Mapping[str, Any], fact: Mapping[str, Any]) -> str | None:
 
 
 def record_boot(
-    root: Path,
+    project: ProjectState,
     site: str,
     allowlist: Allowlist,
     plan: Mapping[str, Any],
@@ -86,7 +94,8 @@ def record_boot(
     """
     resolution = restore(plan["resolved"])
     gates = _gates(facts)
-    bench, summary = _bench(facts)
+    measured = _measured(facts)
+    bench = measured.output
     ready = [float(fact["watch"]["seconds"]) for fact in facts.values() if (fact.get("watch") or {}).get("seconds")]
     phases = {"total": round(now.timestamp() - float(plan["started"]), 2)}
     if ready:
@@ -96,7 +105,7 @@ def record_boot(
         site=site,
         resolution=replace(resolution, changed_keys=tuple(sorted(plan.get("changed") or {}))),
         allowlist=allowlist,
-        project=project_state(root, __version__),
+        project=project,
         requested=plan["requested"],
         boot_id=str(plan["boot_id"]),
         epoch=int(plan["epoch"]),
@@ -104,8 +113,8 @@ def record_boot(
         timings={"started_at": plan["time"], "ended_at": f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}", "phases": phases},
         gates=gates,
         bench=None if bench is None else {**bench, "input": bench_input(plan["bench"])},
-        summary=summary,
-        outcome=_outcome(plan, gates, first_failure(plan, facts), bench),
+        summary=measured.summary,
+        outcome=_outcome(plan, gates, first_failure(plan, facts), measured),
         previous=previous,
     )
 
@@ -127,22 +136,26 @@ def bench_input(bench: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _outcome(
-    plan: Mapping[str, Any], gates: list[GateResult], failure: Failure | None, bench: Mapping[str, Any] | None
+    plan: Mapping[str, Any], gates: list[GateResult], failure: Failure | None, measured: Measured
 ) -> dict[str, Any]:
     bad = [gate for gate in gates if not gate.ok]
     if bad:
         return {"state": "invalid", "reason": bad[0].line(), "good": False}
-    problem = bench_problem(plan["bench"]["input"], bench) if plan.get("bench") and gates else None
+    problem = _bench_problem(plan["bench"]["input"], measured) if plan.get("bench") and gates else None
     if failure is not None:
         reason = f"{failure.line}; {problem}" if problem and failure.check_id == "TS-BOOT-NODE" else failure.line
         return {"state": "invalid" if gates else "failed", "reason": reason, "good": False}
     if problem:
-        return {
-            "state": "invalid",
-            "reason": f"TS-BENCH-INCOMPLETE: {problem}; do: read the kept logs, then boot again",
-            "good": False,
-        }
+        return {"state": "invalid", "reason": problem, "good": False}
     return {"state": "valid", "reason": "all gates passed", "good": plan["purpose"] in GOOD_PURPOSES}
+
+
+def _bench_problem(plan: Mapping[str, Any], measured: Measured) -> str | None:
+    """What is wrong with the measurement, as the line of an error; None when it is complete."""
+    if measured.unreadable is not None:
+        return str(measured.unreadable)
+    problem = bench_problem(plan, measured.output)
+    return f"TS-BENCH-INCOMPLETE: {problem}; do: read the kept logs, then boot again" if problem else None
 
 
 def _gates(facts: Facts) -> list[GateResult]:
@@ -157,9 +170,27 @@ def _gates(facts: Facts) -> list[GateResult]:
     return results
 
 
-def _bench(facts: Facts) -> tuple[dict[str, Any] | None, BenchSummary | None]:
+def _measured(facts: Facts) -> Measured:
+    """Raises nothing: a boot whose measurement cannot be read is recorded, too."""
     for fact in facts.values():
         output = (fact.get("bench") or {}).get("output")
         if output:
-            return dict(output), summarize(output)
-    return None, None
+            try:
+                return Measured(output, summarize(output))
+            except TrisparkError as error:
+                recordable = isinstance(output, dict) and _recordable(output)
+                return Measured(output if recordable else None, None, error)
+    return Measured(None, None)
+
+
+def _recordable(output: Mapping[str, Any]) -> bool:
+    """Whether a record can hold it as it is (record_model.Bench)."""
+    info = output.get("server_info")
+    lists = [output.get("requests"), output.get("waves"), [] if info is None or isinstance(info, Mapping) else info]
+    if not all(isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows) for rows in lists):
+        return False
+    try:
+        canonical_json(dict(output))
+    except TrisparkError:
+        return False
+    return True

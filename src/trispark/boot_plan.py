@@ -6,6 +6,7 @@ A plan is made from the catalog (`plan_arm`) or from what the nodes hold (`plan_
     them), baseline and generation (ids), changed {setting: [baseline, candidate]}
     resolved (the hashed configuration), adapters {path: text}
     nodes {name: {rank, spec, files, awaited}}; awaited are patterns that this rank's log must come to show
+    patterns (of all log lines that are judged)
     serving (whether all ranks run a healthy boot of it already)
     layers (with an Engram table), worker_ranks, canary {request}, batch {requests}
     bench {rank, image, input of the load client}, None when nothing is measured
@@ -24,7 +25,7 @@ from trispark.allowlist import Value
 from trispark.canonical import generation_id
 from trispark.catalog import Catalog, load_catalog
 from trispark.errors import TrisparkError
-from trispark.gates import canary_request
+from trispark.gates import canary_request, judged_patterns
 from trispark.preflight import refuse_damage, require_nodes
 from trispark.promoted import cached, on_nodes, settings_of
 from trispark.resolve import Resolution, compare, resolve, resolve_arms, restore
@@ -33,7 +34,7 @@ from trispark.warmup import batch_requests
 from trispark.workloads import load_workloads
 
 BENCH_RANK: Final = 1
-BENCH_TOKENS_PER_SECOND_AT_LEAST: Final = 5
+ANOTHER_GENERATION: Final = "go back to another generation: ./trispark play rollback -e rollback_to=ID"
 Arm = Literal["baseline", "candidate"]
 
 Answers = Mapping[str, Mapping[str, Any]]
@@ -219,20 +220,23 @@ def _selected(project: Project, stage: str, feature: str) -> str | None:
 
 
 def plan_stored(*, purpose: str, stored: Answers, statuses: Answers, moment: Moment) -> dict[str, Any]:
-    """The plan of a rollback to what every node holds, or of a look at it.
+    """The plan of a rollback to what every node holds, or of a look at what is current.
 
     `stored`: {node: answer of `generation-show`}. Nothing of the controller's tree is read, so a broken tree does not
     stop a rollback. Raises TS-ROLLBACK-DIFFERS when the nodes' copies differ, TS-ROLLBACK-HASH when a copy is not what
-    its id says.
+    its id says; for a look TS-VERIFY-NONE and TS-VERIFY-DIFFERS.
     """
+    if purpose == "verify":
+        require_one_current(statuses)
     copies = {node: generation_id(answer["resolved"]) for node, answer in stored.items()}
     if len(set(copies.values())) != 1:
         raise TrisparkError(
             "TS-ROLLBACK-DIFFERS",
             "the nodes hold different configurations under one id",
+            where=", ".join(sorted({str(answer["generation"]) for answer in stored.values()})),
             expected="one hash",
             observed=", ".join(f"{node} {copy}" for node, copy in sorted(copies.items())),
-            remedy="go back to another generation with -e rollback_to=ID",
+            remedy=ANOTHER_GENERATION,
         )
     first = next(iter(stored.values()))
     resolution = restore(first["resolved"])
@@ -244,7 +248,7 @@ def plan_stored(*, purpose: str, stored: Answers, statuses: Answers, moment: Mom
                 where=node,
                 expected=str(answer["generation"]),
                 observed=resolution.id,
-                remedy="go back to another generation with -e rollback_to=ID",
+                remedy=ANOTHER_GENERATION,
             )
     plan = _plan(resolution, purpose, statuses, moment)
     plan.update(
@@ -255,6 +259,34 @@ def plan_stored(*, purpose: str, stored: Answers, statuses: Answers, moment: Mom
         adapters={},
     )
     return plan
+
+
+def require_one_current(statuses: Answers) -> str:
+    """The generation that is current on every node. `statuses`: {node: answer of `status`}.
+
+    Raises TS-VERIFY-NONE when a node has none, TS-VERIFY-DIFFERS when they have different ones.
+    """
+    currents = {node: status.get("current") for node, status in sorted(statuses.items())}
+    without = [node for node, current in currents.items() if not current]
+    if without or not currents:
+        raise TrisparkError(
+            "TS-VERIFY-NONE",
+            "no generation is current, there is nothing to verify",
+            where=", ".join(without) or "all nodes",
+            expected="a generation that was booted",
+            observed=", ".join(f"{node} {current or 'none'}" for node, current in currents.items()) or "no node",
+            remedy="./trispark play site boots the baseline",
+        )
+    if len(set(currents.values())) > 1:
+        raise TrisparkError(
+            "TS-VERIFY-DIFFERS",
+            "the nodes have different current generations",
+            where=", ".join(currents),
+            expected="one generation on all nodes",
+            observed=", ".join(f"{node} {current}" for node, current in currents.items()),
+            remedy="./trispark play rollback makes one current everywhere, or ./trispark play site the baseline",
+        )
+    return str(next(iter(currents.values())))
 
 
 def _plan(resolution: Resolution, purpose: str, statuses: Answers, moment: Moment) -> dict[str, Any]:
@@ -277,6 +309,7 @@ def _plan(resolution: Resolution, purpose: str, statuses: Answers, moment: Momen
             }
             for rank, name in resolution.nodes.items()
         },
+        "patterns": judged_patterns(resolution),
         "layers": resolution.resolved["gates"]["layers"],
         "worker_ranks": [rank for rank in resolution.nodes if rank != 0],
         "canary": {"request": canary_request(resolution)},
@@ -287,12 +320,9 @@ def _plan(resolution: Resolution, purpose: str, statuses: Answers, moment: Momen
 def _bench(project: Project) -> dict[str, Any]:
     """The measurement: which rank sends the load, from which image, and the load client's input.
 
-    Never the head: the client's work would slow the engine that it measures. The deadline is one that even a very slow
-    engine meets.
+    Never the head: the client's work would slow the engine that it measures.
     """
     site, bench = project.site, project.site.bench
-    rounds = bench.repetitions + 2
-    tokens = rounds * bench.max_tokens * sum(len(bench.workloads) if c == 1 else c for c in bench.concurrency)
     return {
         "rank": BENCH_RANK,
         "image": site.require_bench_image(),
@@ -304,7 +334,7 @@ def _bench(project: Project) -> dict[str, Any]:
             "warmup_tokens": bench.warmup_tokens,
             "concurrency": list(bench.concurrency),
             "workloads": load_workloads(project.root, bench.workloads),
-            "deadline_s": 30 + tokens / BENCH_TOKENS_PER_SECOND_AT_LEAST,
+            "deadline_s": bench.deadline_s,
         },
     }
 

@@ -1,48 +1,48 @@
-"""Canonical JSON and the hashes that are made from it.
+"""Canonical JSON and its hashes, by the node agent's own functions: a hash made here can be checked there.
 
-Canonical JSON: keys sorted, separators "," and ":", no ASCII escaping, UTF-8, neither NaN nor infinity. The node agent
-computes the same bytes from the same object, so a hash made here can be checked there.
+Canonical JSON: keys sorted, separators "," and ":", no ASCII escaping, UTF-8, neither NaN nor infinity.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from typing import Any
+from typing import Any, Final
 
 from trispark.errors import TrisparkError
+from trispark_node import canonical as node
+
+AT_ITS_SOURCE: Final = "see where that value comes from, and mend it there"
 
 
 def canonical_json(value: Any) -> str:
-    """The canonical text of a JSON value. Raises TS-CANONICAL-JSON for what JSON cannot carry."""
+    """The canonical text of a JSON value. Raises TS-CANONICAL-JSON for what JSON, or UTF-8, cannot carry."""
     _require_string_keys(value, "$")
     try:
-        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return node.canonical_json(value).decode("utf-8")
     except (TypeError, ValueError) as error:
         raise TrisparkError(
-            "TS-CANONICAL-JSON", "the value has no canonical JSON form", expected="JSON types only", observed=str(error)
+            "TS-CANONICAL-JSON",
+            "the value has no canonical JSON form",
+            where="$",
+            expected="JSON types and UTF-8 text",
+            observed=str(error),
+            remedy=AT_ITS_SOURCE,
         ) from None
 
 
 def canonical_sha256(value: Any) -> str:
-    """sha256 (64 hex digits) of the canonical JSON of `value`."""
-    try:
-        data = canonical_json(value).encode("utf-8")
-    except UnicodeEncodeError:
-        raise TrisparkError(
-            "TS-CANONICAL-JSON", "the value has no canonical JSON form", expected="UTF-8", observed="a lone surrogate"
-        ) from None
-    return hashlib.sha256(data).hexdigest()
+    """sha256 (64 hex digits) of the canonical JSON of `value`. Raises TS-CANONICAL-JSON."""
+    return text_sha256(canonical_json(value))
 
 
 def text_sha256(text: str) -> str:
     """sha256 (64 hex digits) of the UTF-8 bytes of a text, as of the file that the agent writes from it."""
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+    return node.sha256_hex(text.encode("utf-8"))
 
 
 def generation_id(resolved: Any) -> str:
-    """`g` and the first 16 hex digits of the hash of a resolved configuration."""
-    return "g" + canonical_sha256(resolved)[:16]
+    """`g` and the first 16 hex digits of the hash of a resolved configuration. Raises TS-CANONICAL-JSON."""
+    canonical_json(resolved)
+    return node.generation_id(resolved)
 
 
 def _require_string_keys(value: Any, where: str) -> None:
@@ -56,6 +56,7 @@ def _require_string_keys(value: Any, where: str) -> None:
                     where=where,
                     expected="string keys",
                     observed=repr(key),
+                    remedy=AT_ITS_SOURCE,
                 )
             _require_string_keys(item, f"{where}.{key}")
     elif isinstance(value, list | tuple):

@@ -310,7 +310,12 @@ class Catalog:
             what = "is ruled out" if entry.kind is Kind.REFUSED else "cannot be run yet"
             on = "" if engine is None or not entry.available else f" on the engine {engine}"
             raise TrisparkError(
-                "TS-FEATURE-UNAVAILABLE", f"{feature} {what}{on}", where, expected="available: true", observed=reason
+                "TS-FEATURE-UNAVAILABLE",
+                f"{feature} {what}{on}",
+                where,
+                expected="available: true",
+                observed=reason,
+                remedy="try another one; ./trispark features lists what can be tried",
             )
         if entry.kind is Kind.BASELINE:
             raise TrisparkError(
@@ -455,6 +460,18 @@ class Catalog:
             elif self.is_off(name, settings):
                 add(feature.evidence.off_must_not, False)
         return tuple(sorted(rules, key=lambda rule: (rule.id, not rule.must_appear, rule.ranks)))
+
+    def accept_bands(self, settings: Mapping[str, object], engine: str) -> tuple[tuple[float, float], ...]:
+        """(low, high) between which the accept length of a configuration is healthy on an engine: of every feature that
+        it holds and that says so there, each band once."""
+        bands = {
+            (float(band.low), float(band.high))
+            for name, feature in self.features.items()
+            if (band := feature.acceptance) is not None
+            and (not band.engines or engine in band.engines)
+            and self.is_active(name, settings)
+        }
+        return tuple(sorted(bands))
 
     def judge_exclusions(
         self,

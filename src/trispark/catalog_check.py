@@ -235,4 +235,11 @@ def _check_exclusion(catalog: Catalog, exclusion: Exclusion, where: str) -> None
 
 
 def _reference(where: str, what: str, observed: str) -> TrisparkError:
-    return TrisparkError("TS-CATALOG-REFERENCE", what, where=where, observed=observed, remedy=f"correct {where}")
+    return TrisparkError(
+        "TS-CATALOG-REFERENCE",
+        what,
+        where=where,
+        expected="entries that fit together",
+        observed=observed,
+        remedy=f"correct {where}",
+    )

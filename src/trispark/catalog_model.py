@@ -86,7 +86,8 @@ class CheckBoot(Strict):
 
 
 class Acceptance(Strict):
-    """Accept lengths (committed tokens a step) between which a boot of the feature is healthy, on the engines named."""
+    """Accept lengths (committed tokens a step) between which a boot of the feature is healthy, on the engines named
+    (none named: all). Judged over the decode lines of the measurement."""
 
     low: float | int
     high: float | int

@@ -13,7 +13,8 @@ from itertools import zip_longest
 from typing import Any, Final
 
 from trispark.errors import TrisparkError
-from trispark.resolve import GENERATION_TOKEN, PORT_TOKEN, Difference, flag_groups
+from trispark.resolve import Difference, flag_groups
+from trispark_node.spec import GENERATION_TOKEN, PORT_TOKEN
 
 Record = Mapping[str, Any]
 RESOLVED_NAMES: Final = ("engine", "image")

@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from trispark_node.errors import error_line
+
 ID_PATTERN: Final = re.compile(r"TS-[A-Z0-9]+-[A-Z0-9]+")
 
 
 class TrisparkError(Exception):
     """A refusal or failure that a user can act on; `str()` is one line without a traceback.
 
-    `id` is stable (`TS-<AREA>-<WORD>`). The other fields may be empty and are then left out of the line.
+    `id` is stable (`TS-<AREA>-<WORD>`). All fields are needed: what is wrong, where, what was expected and observed,
+    and what to do about it.
     """
 
-    def __init__(
-        self, id: str, what: str, where: str = "", expected: str = "", observed: str = "", remedy: str = ""
-    ) -> None:
+    def __init__(self, id: str, what: str, where: str, expected: str, observed: str, remedy: str) -> None:
         if ID_PATTERN.fullmatch(id) is None:
             raise ValueError(f"not an error id: {id!r}")
         self.id = id
@@ -28,16 +29,7 @@ class TrisparkError(Exception):
         super().__init__(id, what, where, expected, observed, remedy)
 
     def __str__(self) -> str:
-        text = f"{self.id}: {self.what}"
-        for label, value in (
-            ("where", self.where),
-            ("expected", self.expected),
-            ("observed", self.observed),
-            ("do", self.remedy),
-        ):
-            if value:
-                text += f"; {label}: {value}"
-        return " ".join(text.split())
+        return error_line(self.as_dict())
 
     def as_dict(self) -> dict[str, str]:
         """The fields as a module or the agent reports them."""

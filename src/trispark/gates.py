@@ -7,15 +7,25 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from trispark.allowlist import CONTROLLED_PREFIXES
-from trispark.logparse import attach_lines, lines_matching, packed_states, stats_lines, total_lookups
-from trispark.resolve import CACHE_TOKEN, GENERATION_TOKEN, PORT_TOKEN, STATE_TOKEN, Resolution
+from trispark.logparse import (
+    READ,
+    attach_lines,
+    decode_lines,
+    lines_matching,
+    packed_states,
+    stats_lines,
+    total_lookups,
+)
+from trispark.resolve import Resolution
 from trispark.warmup import batch_problems
+from trispark_node.spec import CACHE_TOKEN, GENERATION_TOKEN, PORT_TOKEN, STATE_TOKEN
 
 OLD_CANARY: Final[Mapping[str, Any]] = {"max_tokens": 8, "timeout_s": 30, "body": {}}
 """What generations of an older version do not say; a rollback to one must stay possible."""
@@ -63,6 +73,11 @@ def canary_request(resolution: Resolution) -> dict[str, Any]:
         },
         "timeout_s": canary["timeout_s"],
     }
+
+
+def judged_patterns(resolution: Resolution) -> list[str]:
+    """Patterns of the log lines of which gates and record are made; a log may be long, they are few."""
+    return sorted({*READ, *(rule.pattern for rule in resolution.evidence)})
 
 
 def failed(results: list[GateResult]) -> list[GateResult]:
@@ -123,7 +138,7 @@ def evaluate_after_load(
     the gates before.
     """
     gates = _Gates(resolution, observations, None, engram_rows, None)
-    results = gates.same_container(earlier)
+    results = [*gates.same_container(earlier), *gates.accept_length(earlier)]
     for check in (gates.generation, gates.log_whole, gates.engram_packed, gates.engram_reads, gates.evidence):
         results += check()
     return [replace(result, check_id=f"after_load.{result.check_id}") for result in results]
@@ -285,13 +300,14 @@ class _Gates:
         return self._each("env.command", judge, RESTAGE)
 
     def log_whole(self) -> list[GateResult]:
-        """The whole log was read; in what was left out could be the line that must not appear."""
+        """The whole log was searched, and no line that is judged was left out: it could be one that must not appear."""
 
         def judge(_rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
             left_out = int(seen.get("log_bytes_left_out") or 0)
-            return left_out == 0, "no byte of the log left out", f"{left_out} bytes left out"
+            observed = f"log of {seen.get('log_size', 'unknown')} bytes, {left_out} of those to judge left out"
+            return left_out == 0, "no line that is judged left out", observed
 
-        return self._each("log.whole", judge, "raise log_bytes of the observation")
+        return self._each("log.whole", judge, "boot again: a log begins with its container")
 
     def same_container(self, earlier: Mapping[str, Mapping[str, Any] | None]) -> list[GateResult]:
         """The container that passed the gates is the one that still runs."""
@@ -303,6 +319,24 @@ class _Gates:
             return bool(before) and observed == expected, expected, observed
 
         return self._each("identity.container", judge, READ_LOG)
+
+    def accept_length(self, earlier: Mapping[str, Mapping[str, Any] | None]) -> list[GateResult]:
+        """The mean accept length of the decode lines since the gates before lies in the bands of the configuration; the
+        head prints them. Without a band nothing is judged."""
+        bands = self.resolution.resolved["gates"].get("accept_bands", [])
+        before = decode_lines(str((earlier.get(self.nodes[0]) or {}).get("log") or ""))
+
+        def judge(_rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
+            lengths = [line.accept_length for line in decode_lines(str(seen.get("log") or ""))][len(before) :]
+            expected = " and ".join(f"{low:g} to {high:g}" for low, high in bands) + " tokens a step"
+            if not lengths:
+                return False, expected, "no decode line since the measurement began"
+            mean = statistics.fmean(lengths)
+            ok = all(low <= mean <= high for low, high in bands)
+            return ok, expected, f"{mean:.2f}, the mean of {len(lengths)} decode lines"
+
+        remedy = "compare draft weights and speculative settings with the baseline's, read the head's kept log"
+        return [result for result in self._each("accept_length", judge, remedy) if bands and result.rank == 0]
 
     def engram_packed(self) -> list[GateResult]:
         """Every layer is served from its packed file, by the attach lines and by the counter lines."""

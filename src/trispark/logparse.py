@@ -22,13 +22,13 @@ _DECODE: Final = re.compile(
     r"cuda graph: (?P<graph>True|False), "
     r"gen throughput \(token/s\): (?P<tps>\d+(?:\.\d+)?)"
 )
-_TWINS: Final = re.compile(r"\[wo_a_w8\] fp8 twins for (?P<twins>\d+) wo_a weights, (?P<left>\d+) left\b")
-_CALLS: Final = re.compile(r"\[wo_a_w8\] calls twin=(?P<twin>\d+) dense=(?P<dense>\d+)\b")
 _DRAFT: Final = re.compile(
     r"Initialized DSpark draft runner\..*\bgamma=(?P<k>\d+), verify_num_draft_tokens=(?P<verify>\d+)\b"
 )
 _GRAPHS: Final = re.compile(r"Capture (?P<name>target|draft) verify CUDA graph begin\..*\bbs=\[(?P<sizes>[\d, ]*)\]")
 _SERVER_ARGS: Final = re.compile(r"server_args=(?P<value>\{.*\})\s*$")
+READ: Final = tuple(each.pattern for each in (_ATTACH, _STATS, _DECODE, _DRAFT, _GRAPHS, _SERVER_ARGS))
+"""Patterns of all lines that something here reads; an observation hands out no others but those of the evidence."""
 
 
 @dataclass(frozen=True)
@@ -84,28 +84,6 @@ class Decode:
     cuda_graph: bool
     tokens_per_second: float
 
-    def step_seconds(self) -> float | None:
-        """Wall time of a speculative step: accept length x running requests / throughput."""
-        if self.tokens_per_second == 0:
-            return None
-        return self.accept_length * self.running / self.tokens_per_second
-
-
-@dataclass(frozen=True)
-class Twins:
-    """Projections with an exact 8-bit twin, and those left on the wide weights."""
-
-    twins: int
-    left: int
-
-
-@dataclass(frozen=True)
-class Calls:
-    """Forwards of the projection by path."""
-
-    twin: int
-    dense: int
-
 
 @dataclass(frozen=True)
 class DraftShape:
@@ -146,16 +124,6 @@ def decode_lines(log: str) -> list[Decode]:
         Decode(int(m["running"]), float(m["length"]), float(m["rate"]), m["graph"] == "True", float(m["tps"]))
         for m in _matches(_DECODE, log)
     ]
-
-
-def twin_lines(log: str) -> list[Twins]:
-    """Every line that says how many twins were built."""
-    return [Twins(int(m["twins"]), int(m["left"])) for m in _matches(_TWINS, log)]
-
-
-def call_lines(log: str) -> list[Calls]:
-    """Every line that counts calls by path."""
-    return [Calls(int(m["twin"]), int(m["dense"])) for m in _matches(_CALLS, log)]
 
 
 def draft_shape(log: str) -> DraftShape | None:

@@ -19,6 +19,7 @@ from trispark.errors import TrisparkError
 MAX_DEPTH: Final = 50
 """Mappings and lists inside each other."""
 NO_FIT: Final = "values do not go together"
+BROKEN: Final = "values that break this rule"
 """What is said of a broken rule over several keys."""
 
 
@@ -173,10 +174,22 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise TrisparkError("TS-YAML-MISSING", "a file is missing", where=str(path), expected="a YAML file") from None
+        raise TrisparkError(
+            "TS-YAML-MISSING",
+            "a file is missing",
+            where=str(path),
+            expected="a YAML file",
+            observed="no such file",
+            remedy="restore it from git, or write it",
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise TrisparkError(
-            "TS-YAML-READ", "a file cannot be read", str(path), "readable UTF-8 text", str(error)
+            "TS-YAML-READ",
+            "a file cannot be read",
+            where=str(path),
+            expected="readable UTF-8 text",
+            observed=str(error),
+            remedy="make it readable, saved as UTF-8",
         ) from None
     try:
         data = _parse(text)
@@ -194,7 +207,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
         where = str(path) if mark is None else f"{path} line {mark.line + 1}"
         problem = getattr(error, "problem", None) or _words(error)
         raise TrisparkError(
-            "TS-YAML-SYNTAX", "the file is not plain YAML", where=where, expected="valid YAML", observed=str(problem)
+            "TS-YAML-SYNTAX",
+            "the file is not plain YAML",
+            where=where,
+            expected="valid YAML",
+            observed=str(problem),
+            remedy=f"correct {where}",
         ) from None
     if data is None:
         return {}
@@ -205,6 +223,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
             where=str(path),
             expected="name: value",
             observed=type(data).__name__,
+            remedy=f"correct {path}",
         )
     return data
 
@@ -265,9 +284,9 @@ def _problems(problem: ErrorDetails, where: str, error_id: str) -> Iterator[Tris
             what, expected, observed = f"the key {key} is missing", key, "nothing"
         elif not key:
             # A rule over several keys: it names what it saw; the input would be all of them.
-            what, expected, observed = NO_FIT, rule, ""
+            what, expected, observed = NO_FIT, rule, BROKEN
         elif problem["type"] == "value_error" and isinstance(problem["input"], Mapping):
-            what, expected, observed = f"the values of {key} do not go together", rule, ""
+            what, expected, observed = f"the values of {key} do not go together", rule, BROKEN
         else:
             what, expected, observed = f"the value of {key} is wrong", rule, repr(problem["input"])[:120]
         yield TrisparkError(

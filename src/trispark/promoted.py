@@ -85,6 +85,7 @@ def on_nodes(statuses: Answers) -> Promoted | None:
         raise TrisparkError(
             "TS-BASELINE-DIFFERS",
             "the nodes do not hold the same promoted baseline",
+            where=", ".join(held),
             expected="one, or the shipped one on all",
             observed=", ".join(f"{node} {name_of(each)}" for node, each in held.items()),
             remedy="promote.yml with -e record=ID of the one that is meant completes it, -e revert=true undoes both",

@@ -10,7 +10,6 @@ import difflib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 
 SCHEMA_FILE: Final = Path(__file__).resolve().parents[2] / "schemas" / "record.schema.json"
 NEAR_IDS: Final = 3
+DAMAGED_COPY: Final = "move it away; the nodes hold all records, and the next boot fetches what the controller lacks"
 Head = Mapping[str, Any]
 
 
@@ -277,11 +277,23 @@ class RecordCache:
             record = parse_json(path.read_bytes())
         except (OSError, ValueError) as error:
             raise TrisparkError(
-                "TS-RECORD-READ", "a record cannot be read", where=str(path), expected="JSON", observed=str(error)
+                "TS-RECORD-READ",
+                "a record cannot be read",
+                where=str(path),
+                expected="JSON",
+                observed=str(error),
+                remedy=DAMAGED_COPY,
             ) from None
         shape = {"seq": int, "id": str, "kind": str}
         if not isinstance(record, dict) or any(type(record.get(key)) is not wanted for key, wanted in shape.items()):
-            raise TrisparkError("TS-RECORD-READ", "this is not a record", where=str(path), expected="seq, id and kind")
+            raise TrisparkError(
+                "TS-RECORD-READ",
+                "this is not a record",
+                where=str(path),
+                expected="seq, id and kind",
+                observed=f"other JSON, or other types of these ({type(record).__name__})",
+                remedy=DAMAGED_COPY,
+            )
         return record
 
 
@@ -301,7 +313,7 @@ def _heading(kind: str, record_id: str, site: str, project: ProjectState, previo
         "id": record_id,
         "site": site,
         "previous": None if previous is None else {"seq": int(previous["seq"]), "hash": str(previous["hash"])},
-        "project": asdict(project),
+        "project": project.recorded(),
     }
 
 
@@ -441,13 +453,25 @@ def _validator() -> Validator:
         schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise TrisparkError(
-            "TS-RECORD-SCHEMA", "the schema of records cannot be read", where=str(SCHEMA_FILE), observed=str(error)
+            "TS-RECORD-SCHEMA",
+            "the schema of records cannot be read",
+            where=str(SCHEMA_FILE),
+            expected="a JSON schema",
+            observed=str(error),
+            remedy="restore it from git",
         ) from None
     return Draft202012Validator(schema)
 
 
 def _schema_error(where: str, expected: str, observed: str) -> TrisparkError:
-    return TrisparkError("TS-RECORD-SCHEMA", "the record has a wrong shape", where, expected, observed)
+    return TrisparkError(
+        "TS-RECORD-SCHEMA",
+        "the record has a wrong shape",
+        where,
+        expected,
+        observed,
+        remedy="use the trispark that made it; a record of this version that is refused is a defect of its maker",
+    )
 
 
 def _chain_error(where: str, expected: str, observed: str) -> TrisparkError:

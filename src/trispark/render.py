@@ -63,6 +63,7 @@ class Templates:
                 where=f"templates/{template}",
                 expected="a template of the values it gets",
                 observed=f"{type(error).__name__}: {error}",
+                remedy=f"correct templates/{template}",
             ) from None
 
 
@@ -80,6 +81,7 @@ def parse_env(text: str) -> dict[str, str]:
                 where=f"{ENV_FILE} line {number}",
                 expected="NAME=value",
                 observed=name[:80],
+                remedy=f"correct templates/{ENV_FILE}.j2",
             )
         env[name] = value
     return env
@@ -96,7 +98,12 @@ def _lines(text: str, file: str) -> list[str]:
         return []
     if not text.endswith("\n"):
         raise TrisparkError(
-            "TS-RENDER-PARSE", "the last line does not end", where=file, expected="a newline at the end"
+            "TS-RENDER-PARSE",
+            "the last line does not end",
+            where=file,
+            expected="a newline at the end",
+            observed="none",
+            remedy=f"correct templates/{file}.j2",
         )
     return text[:-1].split("\n")
 
@@ -109,5 +116,10 @@ def _one_line(file: str, name: str, value: str) -> None:
 
 def _refused(file: str, name: str, expected: str, observed: str) -> TrisparkError:
     return TrisparkError(
-        "TS-RENDER-VALUE", f"{name} cannot be written to {file}", where=file, expected=expected, observed=observed
+        "TS-RENDER-VALUE",
+        f"{name} cannot be written to {file}",
+        where=file,
+        expected=expected,
+        observed=observed,
+        remedy=f"correct the value of {name}, or templates/{file}.j2",
     )

@@ -30,7 +30,8 @@ def record_path(cache: RecordCache, record: Record, root: Path) -> str:
 
 def stage_a(record: Record, path: str) -> Report:
     """Packed state of every rank and layer, and the baseline's C1 and C4. `c1_tok_s` is prose, the review's C1."""
-    metrics = summarize(record["bench"]).metrics() if record["bench"] else {}
+    measured = record["bench"] and record["outcome"]["state"] == "valid"
+    metrics = summarize(record["bench"]).metrics() if measured else {}
     ranks = record["observed"]["ranks"]
     packed = all(rank["engram"] and all(layer["packed"] for layer in rank["engram"]) for rank in ranks)
     lines = [f"boot {record['boot_id']}: {record['outcome']['state']}, generation {record['resolved']['generation']}"]
@@ -148,12 +149,31 @@ def rollback(record: Record, path: str) -> Report:
     return Report([f"{generation} serves again and passed its gates after {seconds} s"], {"rollback": published})
 
 
-def status(answers: Mapping[str, Mapping[str, Any]]) -> Report:
-    """Each node's own answer, or that it cannot be reached."""
+def status(results: Mapping[str, Mapping[str, Any]]) -> Report:
+    """Each node's own answer, or that it cannot be reached, or what its agent refused or failed with.
+
+    `results`: what the task with the agent's verb `status` registered, by node.
+    """
     nodes: dict[str, Any] = {}
-    for node, answer in answers.items():
-        if answer.get("unreachable") or "answer" not in answer:
-            nodes[node] = {"reachable": False, "reason": " ".join(str(answer.get("msg", "no answer")).split())}
+    for node, result in results.items():
+        answer = result.get("answer") or {}
+        message = " ".join(str(result.get("msg", "no answer")).split())
+        if result.get("unreachable") or not result:
+            nodes[node] = {"reachable": False, "reason": message}
+        elif answer.get("ok"):
+            nodes[node] = {"reachable": True, **answer}
         else:
-            nodes[node] = {"reachable": True, **answer["answer"]}
+            nodes[node] = {"reachable": True, "error": message}
     return Report([], {"status": {"nodes": nodes}})
+
+
+def node_states(published: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What `status` published, by node: `reachable`, and the agent's answer, or `reason` or `error` in its place."""
+    nodes = (published.get("status") or {}).get("nodes") or {}
+    return {str(node): dict(state) for node, state in nodes.items()}
+
+
+def node_answers(published: Mapping[str, Any]) -> dict[str, Mapping[str, Any] | None]:
+    """The same for who needs answers alone: {node: answer}, None for a node that gave none."""
+    states = node_states(published)
+    return {node: state if state["reachable"] and "error" not in state else None for node, state in states.items()}

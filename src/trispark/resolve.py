@@ -3,7 +3,8 @@
 resolved (JSON, hashed to the generation id; no boot id, epoch, time or feature name in it):
     schema_version 1, site, engine, image, settings {NAME: typed value}, adapters {path: sha256},
     launch {container options, rendezvous ports, health URL, what to observe},
-    gates {layers with an Engram table, canary request and answer, evidence rules}: what a boot of it must show, kept
+    gates {layers with an Engram table, canary request and answer, bands of the accept length, evidence rules}: what a
+    boot of it must show, kept
     with it so that a rollback is judged by the same rules without the controller's catalog,
     ranks [{rank, node, env {str: str}, command [str], mounts [{source, target, read_only}]}]
 The spec of a node is a pure function of `resolved`, so equal ids mean equal specs.
@@ -24,14 +25,10 @@ from trispark.catalog import DIRECTORY, Catalog, Choice, Engine, EvidenceRule, f
 from trispark.errors import TrisparkError
 from trispark.render import ARGS_FILE, ENV_FILE, Templates, parse_args, parse_env
 from trispark.site import Node, Site
+from trispark_node import ENGINE_NAME
+from trispark_node.spec import CACHE_TOKEN, GENERATION_TOKEN, PORT_TOKEN, SPEC_VERSION, STATE_TOKEN
 
 RESOLVED_VERSION: Final = 1
-SPEC_VERSION: Final = 1
-CONTAINER_NAME: Final = "trispark-engine"
-PORT_TOKEN: Final = "{rendezvous_port}"
-GENERATION_TOKEN: Final = "{generation}"
-STATE_TOKEN: Final = "{engine_state}"
-CACHE_TOKEN: Final = "{engine_cache}"
 ENGRAM_LAYERS: Final = (1, 14)
 
 
@@ -208,11 +205,18 @@ def settings_problems(
                 where="adapters/",
                 expected=path,
                 observed=", ".join(adapters) or "nothing",
+                remedy=f"restore adapters/{path} from git, or correct the feature's adapters",
             )
     for other in catalog.features[feature].excludes:
         if catalog.is_active(other, settings):
             yield TrisparkError(
-                "TS-FEATURE-EXCLUDES", f"{feature} cannot be combined with {other}", where=f"{DIRECTORY}/features.yml"
+                "TS-FEATURE-EXCLUDES",
+                f"{feature} cannot be combined with {other}",
+                where=f"{DIRECTORY}/features.yml",
+                expected=f"a configuration without {other}",
+                observed=", ".join(f"{name}={settings[name]}" for name in catalog.sets_of(other) if name in settings)
+                or other,
+                remedy=f"try {feature} without {other}: leave out its override, or revert its promotion",
             )
 
 
@@ -307,7 +311,7 @@ def make_spec(identity: str, resolved: Mapping[str, Any], rank: int) -> dict[str
         "world_size": len(resolved["ranks"]),
         "rendezvous_ports": list(launch["rendezvous_ports"]),
         "container": {
-            "name": CONTAINER_NAME,
+            "name": ENGINE_NAME,
             "image": resolved["image"],
             "command": list(own["command"]),
             "env": dict(own["env"]),
@@ -338,6 +342,7 @@ def _base_settings(
             where=str(site.path),
             expected="one of " + ", ".join(catalog.engines),
             observed=site.engine,
+            remedy="correct site_engine",
         )
     settings: dict[str, Value] = {}
     for variable in catalog.allowlist.variables():
@@ -371,7 +376,12 @@ def _base_settings(
             raise _misplaced(name, f"its value comes from {variable.source}")
         if not isinstance(overrides[name], str):
             raise TrisparkError(
-                "TS-ENV-TYPE", f"the override {name} is not a string", where, "a string", repr(probe[name])
+                "TS-ENV-TYPE",
+                f"the override {name} is not a string",
+                where,
+                expected="a string",
+                observed=variable.shown(probe[name]),
+                remedy=f"give {name} as text",
             )
         value = variable.parse(overrides[name], where)
         _require_effect(catalog, name, value, site.engine, where)
@@ -470,6 +480,9 @@ def given_value(site: Site, catalog: Catalog, variable: Variable) -> object:
             "TS-CATALOG-REFERENCE",
             f"{variable.name} takes its value from {variable.source}, which no site has",
             where=f"{DIRECTORY}/env_allowlist.yml",
+            expected="a key of the site's files",
+            observed=variable.source,
+            remedy=f"correct the source of {variable.name}",
         )
     return getattr(site, key)
 
@@ -484,6 +497,7 @@ def _require_effect(catalog: Catalog, name: str, value: Value, engine: str, wher
             where=where,
             expected="a variable of that engine",
             observed=name,
+            remedy=f"leave out {name}; {DIRECTORY}/env_allowlist.yml says which engine takes what",
         )
     _require_inert_value(variable, value, engine, where)
 
@@ -499,6 +513,7 @@ def _require_inert_value(variable: Variable, value: Value, engine: str, where: s
             where=where,
             expected=format_value(only),
             observed=variable.shown(value),
+            remedy=f"set {variable.name} to {format_value(only)}, or leave it out",
         )
 
 
@@ -514,6 +529,7 @@ def _build(
             where=str(site.path),
             expected=str(site.world_size),
             observed=str(settings.get("TP_SIZE")),
+            remedy="correct site_world_size and the hosts, or TP_SIZE",
         )
     engine = catalog.engines[site.engine]
     ranks: list[dict[str, Any]] = []
@@ -570,6 +586,7 @@ def _gates(site: Site, catalog: Catalog, settings: Mapping[str, Value]) -> dict[
             "body": smoke.body,
         },
         "batch": engine.batch_check.model_dump(mode="json"),
+        "accept_bands": [list(band) for band in catalog.accept_bands(settings, site.engine)],
         "evidence": [{**asdict(rule), "ranks": list(rule.ranks)} for rule in ordered],
     }
 

@@ -192,6 +192,7 @@ def run_playbook(
             where="playbooks/",
             expected=f"one of {', '.join(known)}",
             observed=name,
+            remedy="name one of them; ./trispark play --help has a line for each",
         )
     run_id = new_run_id(name)
     runs = private_directory(state_directory(repo) / "runs")

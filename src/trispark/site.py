@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from trispark.allowlist import check_text, is_address, is_plain_path
 from trispark.errors import TrisparkError
-from trispark.plainyaml import NO_FIT, Rules, Strict, check_model, judge_model, read_yaml, wrong_keys
+from trispark.plainyaml import BROKEN, NO_FIT, Rules, Strict, check_model, judge_model, read_yaml, wrong_keys
 from trispark.share import CheckpointShare, LocalShare, unmountable
 
 HOST_GROUP: Final = "sparks"
@@ -136,8 +136,12 @@ class Node(NodeValues):
 _HOST_KEYS: Final = frozenset(f"node_{name}" for name in NodeValues.model_fields)
 
 
+BENCH_TOKENS_PER_SECOND_AT_LEAST: Final = 5
+BENCH_HOURS_AT_MOST: Final = 6
+
+
 class BenchSettings(Strict):
-    """site_bench: what the load client measures at this site."""
+    """site_bench: what the load client measures at this site, in at most six hours of a very slow engine."""
 
     repetitions: Annotated[int, Field(ge=1, le=1000)]
     max_tokens: Annotated[int, Field(ge=2, le=32768)]
@@ -150,6 +154,26 @@ class BenchSettings(Strict):
     def _once(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
         _no_repeats(values, "the entries")
         return values
+
+    @model_validator(mode="after")
+    def _ends(self) -> BenchSettings:
+        if self.deadline_s > BENCH_HOURS_AT_MOST * 3600:
+            raise ValueError(
+                f"this may take {self.deadline_s / 3600:.0f} hours at {BENCH_TOKENS_PER_SECOND_AT_LEAST} tokens a "
+                f"second, {BENCH_HOURS_AT_MOST} are allowed: fewer repetitions, max_tokens, streams or workloads"
+            )
+        return self
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds in which the measurement ends also on an engine that makes no more than 5 tokens a second in all.
+
+        One that falls silent is not waited for so long: the load client ends the measurement then.
+        """
+        streams = sum(len(self.workloads) if width == 1 else width for width in self.concurrency)
+        warm_up = self.warmup_tokens * (len(self.workloads) + max(self.concurrency))
+        tokens = (self.repetitions + 1) * self.max_tokens * streams + warm_up
+        return 30 + tokens / BENCH_TOKENS_PER_SECOND_AT_LEAST
 
 
 class UnattendedWindow(Strict):
@@ -440,7 +464,14 @@ def judge_site(path: Path, stand_ins: Mapping[str, Any]) -> JudgedSite:
 
 
 def _broken_rule(text: str, where: str) -> TrisparkError:
-    return TrisparkError("TS-SITE-SCHEMA", NO_FIT, where=where, expected=text, remedy=f"correct {where}")
+    return TrisparkError(
+        "TS-SITE-SCHEMA",
+        NO_FIT,
+        where=where,
+        expected=text,
+        observed=BROKEN,
+        remedy=f"correct {where}",
+    )
 
 
 class _Unruled(Site):
@@ -577,6 +608,8 @@ class _Reader:
                             f"{key} of {host} has two values",
                             where=str(self.hosts_file),
                             expected="one place",
+                            observed="two groups that give it different values",
+                            remedy=f"leave one of them in {self.hosts_file}",
                         )
                     )
                 merged[key] = value

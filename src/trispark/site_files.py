@@ -36,6 +36,7 @@ def write_site(root: Path, name: str) -> list[Path]:
             where="inventory/",
             expected=f"a name like {NAME.pattern}",
             observed=name[:80],
+            remedy="choose a name of small letters, digits and hyphens",
         )
     target = root / "inventory" / name
     if target.is_symlink() or target.exists():

@@ -201,5 +201,5 @@ def _metrics(record: Mapping[str, Any]) -> BootMetrics:
     return BootMetrics(
         boot_id=str(record["boot_id"]),
         valid=_valid(record),
-        metrics=summarize(bench).metrics() if bench else {},
+        metrics=summarize(bench).metrics() if bench and _valid(record) else {},
     )

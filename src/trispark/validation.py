@@ -169,6 +169,7 @@ def _key_error(allowlist: Allowlist, name: str, value: object) -> TrisparkError 
                 "TS-CATALOG-REFERENCE",
                 f"{name} is not a baseline key, its source is {variable.source}",
                 where=where,
+                expected="a variable whose source is baseline",
                 observed=name,
                 remedy=f"correct {where}",
             )
@@ -184,7 +185,8 @@ def _key_missing(name: str) -> TrisparkError:
         "TS-CATALOG-REFERENCE",
         f"the key {name} is missing",
         where=where,
-        observed="every key explicit",
+        expected="every key explicit",
+        observed=f"no {name}",
         remedy=f"correct {where}",
     )
 
@@ -355,6 +357,7 @@ def _together(ground: Ground) -> Iterator[TrisparkError]:
                     TrisparkError(
                         "TS-PLAN-ONECHANGE",
                         f"{choice.label} changes nothing",
+                        where=f"{DIRECTORY}/features.yml",
                         expected="another value than the baseline's",
                         observed=", ".join(choice.sets),
                         remedy=f"correct {DIRECTORY}/features.yml",

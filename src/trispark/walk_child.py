@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trispark.errors import TrisparkError
+from trispark.reporting import node_answers
 from trispark.run_events import error_lines
 from trispark.runner import RunResult, run_playbook
 from trispark.walk import ROLLBACK, BootRequest, ChildEnd, Statuses
@@ -126,6 +127,5 @@ def child_end(result: RunResult) -> ChildEnd:
 
 
 def node_statuses(result: RunResult) -> dict[str, Mapping[str, Any] | None]:
-    """{node: answer}, None for one that could not be reached, from a run of status.yml."""
-    nodes = (result.published.get("status") or {}).get("nodes") or {}
-    return {str(node): answer if answer.get("reachable") else None for node, answer in nodes.items()}
+    """{node: answer}, None for one that gave none, from a run of status.yml."""
+    return node_answers(result.published)

@@ -269,7 +269,12 @@ def was_begun(root: Path, site: str, walk: str) -> bool:
         return False
     if WALK_ID.fullmatch(walk) is None:
         raise TrisparkError(
-            "TS-WALK-ID", "this is no id of a trial", where="trial", expected=WALK_ID.pattern, observed=walk
+            "TS-WALK-ID",
+            "this is no id of a trial",
+            where="trial",
+            expected=WALK_ID.pattern,
+            observed=walk,
+            remedy="./trispark records list shows the ids of trials",
         )
     return (walks_directory(root, site) / walk / PLAN_FILE).exists()
 

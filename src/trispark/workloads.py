@@ -31,5 +31,6 @@ def load_workloads(root: Path, names: tuple[str, ...]) -> dict[str, list[str]]:
                 where="site_bench.workloads",
                 expected=f"one of {', '.join(known)}",
                 observed=name,
+                remedy=f"correct site_bench, or describe the workload in {FILE}",
             )
     return {name: list(known[name]) for name in names}

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 
 from trispark_bench.plan import BenchPlan, PlanError
-from trispark_bench.run import run_plan
+from trispark_bench.run import SILENCE_S, run_plan
 
 
 def main(arguments: list[str]) -> int:
@@ -21,12 +21,22 @@ def main(arguments: list[str]) -> int:
     try:
         plan = BenchPlan.from_json(json.loads(source.read_text(encoding="utf-8")))
     except (PlanError, OSError, ValueError) as error:
-        print(f"TS-BENCH-INPUT: {error}; where: {source}", file=sys.stderr)
+        print(
+            f"TS-BENCH-INPUT: the measurement cannot be begun; where: {source}; "
+            f"expected: what trispark_bench.plan reads; observed: {error}; "
+            "do: use the load client's image of this version (./trispark play images)",
+            file=sys.stderr,
+        )
         return 2
     try:
         results = asyncio.run(asyncio.wait_for(run_plan(plan), plan.deadline_s))
     except (RuntimeError, TimeoutError, aiohttp.ClientError) as error:
-        print(f"TS-BENCH-RUN: {type(error).__name__}: {error}; where: {plan.base_url}", file=sys.stderr)
+        print(
+            f"TS-BENCH-RUN: the measurement ended early; where: {plan.base_url}; expected: an answer to every request, "
+            f"no silence of {SILENCE_S:g} s, the end within {plan.deadline_s:g} s; "
+            f"observed: {type(error).__name__}: {error}; do: read the engine's kept log",
+            file=sys.stderr,
+        )
         return 1
     temporary = target.with_suffix(".tmp")
     temporary.write_text(json.dumps(results), encoding="utf-8")

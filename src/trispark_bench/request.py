@@ -13,10 +13,8 @@ import aiohttp
 
 @dataclass(frozen=True)
 class Sample:
-    """One request as measured. Times in seconds from the moment it was sent; rates in tokens a second.
-
-    decode_tps = (completion_tokens - 1) / (total_s - ttft_s): the first token belongs to the prefill.
-    A sample with `error` has no figures and is kept, never dropped.
+    """One request as measured, without any rate. Times in seconds from the moment it was sent; `total_s` is the last
+    token's. A sample with `error` has no figures and is kept, never dropped.
     """
 
     tag: str
@@ -26,7 +24,6 @@ class Sample:
     prompt_tokens: int | None = None
     ttft_s: float | None = None
     total_s: float | None = None
-    decode_tps: float | None = None
     text_sha: str | None = None
     events: int = 0
     error: str | None = None
@@ -62,7 +59,10 @@ def delta_text(event: dict[str, Any]) -> str:
 async def measure(
     session: aiohttp.ClientSession, url: str, body: dict[str, Any], *, tag: str, workload: str, index: int
 ) -> Sample:
-    """Send one request and time its stream. Errors become a sample with `error`."""
+    """Send one request and time its stream. Errors become a sample with `error`, but silence ends the measurement.
+
+    Raises TimeoutError when nothing comes within the session's time: whatever follows would be waited for as long.
+    """
     sent = time.perf_counter()
     first = last = None
     usage: dict[str, Any] | None = None
@@ -90,23 +90,22 @@ async def measure(
                     last = time.perf_counter()
                     first = first or last
                     digest.update(text.encode())
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+    except TimeoutError:
+        raise
+    except (aiohttp.ClientError, ValueError) as error:
         return Sample(tag, workload, index, events=events, error=f"{type(error).__name__}: {error}")
     if usage is None:
         return Sample(tag, workload, index, events=events, error="the stream ended without usage")
     if first is None or last is None:
         return Sample(tag, workload, index, events=events, error="the stream carried no text")
-    tokens = int(usage["completion_tokens"])
-    decode_s = last - first
     return Sample(
         tag=tag,
         workload=workload,
         index=index,
-        completion_tokens=tokens,
+        completion_tokens=int(usage["completion_tokens"]),
         prompt_tokens=int(usage["prompt_tokens"]),
         ttft_s=first - sent,
         total_s=last - sent,
-        decode_tps=(tokens - 1) / decode_s if decode_s > 0 and tokens > 1 else None,
         text_sha=digest.hexdigest()[:16],
         events=events,
     )

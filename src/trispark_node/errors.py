@@ -5,6 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+LABELS = (("where", "where"), ("expected", "expected"), ("observed", "observed"), ("remedy", "do"))
+"""Fields of an error after its id and what is wrong, and how the line calls them."""
+FIELDS = ("id", "what", *(name for name, _ in LABELS))
+
+
+def error_line(fields: Mapping[str, str]) -> str:
+    """`TS-ID: what; where: ...; expected: ...; observed: ...; do: ...` of the six fields, without empty ones; the one
+    form of every error of the project."""
+    said = [f"{label}: {fields[name]}" for name, label in LABELS if fields[name]]
+    return " ".join("; ".join([f"{fields['id']}: {fields['what']}", *said]).split())
+
 
 class AgentError(Exception):
     """What is wrong, where, what was expected and observed, and what to do about it.
@@ -48,10 +59,7 @@ class AgentError(Exception):
         return {key: " ".join(value.split()) for key, value in fields.items()}
 
     def __str__(self) -> str:
-        return (
-            f"{self.id}: {self.what}; where: {self.where}; expected: {self.expected}; "
-            f"observed: {self.observed}; do: {self.remedy}"
-        )
+        return error_line(self.fields())
 
 
 def request_error(what: str, *, where: str, expected: str, observed: str) -> AgentError:

@@ -1,4 +1,4 @@
-"""Counts of lines over a whole log, for a reader who gets only its beginning and its end."""
+"""The lines of a whole log that a reader asks for, so that a long log needs not be handed out to be judged."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from trispark_node.errors import request_error
 from trispark_node.fields import Fields
 from trispark_node.redaction import TextRedactor
 
-MAX_PATTERNS = 64
-MAX_PATTERN_CHARACTERS = 300
+MAX_PATTERNS = 256
+MAX_PATTERN_CHARACTERS = 1000
 
 
 def parse_patterns(fields: Fields) -> tuple[str, ...]:
@@ -44,34 +44,27 @@ def parse_patterns(fields: Fields) -> tuple[str, ...]:
     return patterns
 
 
-class PatternCount:
-    """Reads along while a log passes. What is searched is the redacted line, without its line end: a pattern must not
-    find out a secret that the answer hides."""
+def matching_lines(pieces: Iterable[bytes], patterns: Iterable[str], redactor: TextRedactor) -> Iterator[bytes]:
+    """The lines in which one of the patterns is found, with their line ends; no more than one line is held.
 
-    def __init__(self, patterns: Iterable[str], redactor: TextRedactor) -> None:
-        self._searches = {pattern: re.compile(pattern).search for pattern in patterns}
-        self._redactor = redactor
-        self._counts = dict.fromkeys(self._searches, 0)
+    What is searched is the redacted line, without its line end: a pattern must not find out a secret that the answer
+    hides.
+    """
+    searches = [re.compile(pattern).search for pattern in patterns]
+    for line in _lines(pieces):
+        text = redactor.text(line.decode("utf-8", "replace").rstrip("\r\n"))
+        if any(search(text) for search in searches):
+            yield line
 
-    def passing(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        rest: list[bytes] = []  # of a line that has not ended yet
-        for piece in pieces:
-            yield piece
-            first, *others = piece.split(b"\n")
-            rest.append(first)
-            if others:
-                self._count([b"".join(rest), *others[:-1]])
-                rest = [others[-1]]
-        if any(rest):
-            self._count([b"".join(rest)])
 
-    def _count(self, lines: list[bytes]) -> None:
-        for line in lines:
-            text = self._redactor.text(line.decode("utf-8", "replace").rstrip("\r"))
-            for pattern, search in self._searches.items():
-                if search(text):
-                    self._counts[pattern] += 1
-
-    def counts(self) -> dict[str, int]:
-        """{pattern: lines in which it is found}, complete after the last piece has passed."""
-        return dict(self._counts)
+def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    rest: list[bytes] = []  # of a line that has not ended yet
+    for piece in pieces:
+        first, *others = piece.split(b"\n")
+        rest.append(first)
+        if others:
+            yield b"".join(rest) + b"\n"
+            yield from (line + b"\n" for line in others[:-1])
+            rest = [others[-1]]
+    if any(rest):
+        yield b"".join(rest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,12 @@ from trispark_node.docker_client import Container
 from trispark_node.errors import AgentError
 from trispark_node.fields import NAME, Fields
 from trispark_node.layout import STATE_DIRECTORY_MODE, STATE_FILE_MODE
-from trispark_node.log_patterns import PatternCount, parse_patterns
+from trispark_node.log_patterns import matching_lines, parse_patterns
 from trispark_node.mutation import Plan
 from trispark_node.node import Node
 from trispark_node.plain_json import parse_json
-from trispark_node.redaction import TextRedactor
+from trispark_node.redaction import Redactor, TextRedactor
 from trispark_node.regular_file import read_regular
-from trispark_node.running import redactor_of
 
 TAIL_LINES = 40
 
@@ -32,7 +31,8 @@ def boot_of(container: Container) -> str:
 
 @dataclass(frozen=True)
 class LogRequest:
-    """How much of a log is wanted, and which patterns are to be counted over all of it."""
+    """How much of a log is wanted: at most `log_bytes`, of the lines in which one of `patterns` is found; of all lines
+    when there are no patterns."""
 
     log_bytes: int
     patterns: tuple[str, ...]
@@ -43,13 +43,25 @@ class LogRequest:
 
 
 def view(pieces: Iterable[bytes], request: LogRequest, redactor: TextRedactor) -> dict[str, Any]:
-    """{"log", "log_bytes_left_out"}, and when patterns are asked for "log_patterns", counted over the whole log."""
-    if not request.patterns:
-        text, left_out = bounded(pieces, request.log_bytes)
-        return {"log": redactor.text(text), "log_bytes_left_out": left_out}
-    count = PatternCount(request.patterns, redactor)
-    text, left_out = bounded(count.passing(pieces), request.log_bytes)
-    return {"log": redactor.text(text), "log_bytes_left_out": left_out, "log_patterns": count.counts()}
+    """{"log", "log_bytes_left_out", "log_size"}: what was asked for, how many bytes of that did not fit, and how many
+    bytes the whole log has, all of which were searched."""
+    read = _Counted(pieces)
+    wanted = matching_lines(read, request.patterns, redactor) if request.patterns else read
+    text, left_out = bounded(wanted, request.log_bytes)
+    return {"log": redactor.text(text), "log_bytes_left_out": left_out, "log_size": read.size}
+
+
+class _Counted:
+    """Passes pieces on and counts their bytes."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = pieces
+        self.size = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self._pieces:
+            self.size += len(piece)
+            yield piece
 
 
 def save(node: Node, container: Container) -> Path:
@@ -65,7 +77,7 @@ def save(node: Node, container: Container) -> Path:
         disk.make_directory(target.parent)
         for directory in (node.layout.boots, target.parent):  # also those that were there: logs may hold secrets
             directory.chmod(STATE_DIRECTORY_MODE)
-        secrets = json.dumps({"secrets": redactor_of(node, container).secrets})
+        secrets = json.dumps({"secrets": Redactor(container.env, container.command).secrets})
         disk.replace(node.layout.boot_redaction(target.parent.name), secrets.encode("ascii") + b"\n")
         disk.remove_file(temporary)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -14,7 +14,8 @@ from trispark_node.docker_client import Container, Executed
 from trispark_node.errors import AgentError
 from trispark_node.generations import ADAPTERS
 from trispark_node.node import Node
-from trispark_node.running import redactor_of, spec_of
+from trispark_node.redaction import Redactor
+from trispark_node.running import spec_of
 from trispark_node.spec import GENERATION_TOKEN, Spec
 from trispark_node.watching import engine
 
@@ -44,7 +45,7 @@ def observe(node: Node, request: logs.LogRequest) -> dict[str, Any]:
         )
     spec = spec_of(node, container)
     image = node.docker.image(container.image_id)
-    redactor = redactor_of(node, container)
+    redactor = Redactor(container.env, container.command)
     image_env = dict(image.env) if image is not None else {}
     return {
         "container_id": container.id,

@@ -27,7 +27,7 @@ from trispark_node.node import Node
 from trispark_node.plain_json import parse_json
 from trispark_node.redaction import Redactor
 from trispark_node.regular_file import read_regular
-from trispark_node.spec import DEFAULT_REDACT, IMAGE
+from trispark_node.spec import IMAGE
 
 POLL_S = 0.2
 KILL_WAIT_S = 10.0
@@ -83,7 +83,7 @@ def _run(node: Node, request: OneshotRequest) -> dict[str, Any]:
         try:
             node.docker.start(container_id)
             ended = _wait(node, request, container_id)
-            redactor = Redactor(DEFAULT_REDACT, ended.env, ended.command)
+            redactor = Redactor(ended.env, ended.command)
             lines = [redactor.text(line) for line in logs.tail(node, ended)]
         finally:
             _take_away(node, container_id)

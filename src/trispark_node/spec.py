@@ -18,7 +18,6 @@ CACHE_TOKEN = "{engine_cache}"
 DIRECTORY_TOKENS = (GENERATION_TOKEN, STATE_TOKEN, CACHE_TOKEN)
 """At the beginning of a mount's source: a directory of the generation, of its state, of the image's cache."""
 PORT_TOKEN = "{rendezvous_port}"
-DEFAULT_REDACT = ("API_KEY", "HF_TOKEN")
 IMAGE = re.compile(r"[a-z0-9][a-zA-Z0-9./:_-]*@sha256:[0-9a-f]{64}")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 CAPABILITY = re.compile(r"[A-Z][A-Z_]*")
@@ -68,7 +67,7 @@ class ContainerSpec:
 
 @dataclass(frozen=True)
 class Spec:
-    """One rank's spec.json. `redact`: names of variables whose value never leaves the node."""
+    """One rank's spec.json."""
 
     generation: str
     rank: int
@@ -78,7 +77,6 @@ class Spec:
     ready_url: str
     packages: tuple[str, ...]
     version_command: tuple[str, ...]
-    redact: tuple[str, ...]
 
     def port(self, epoch: int) -> int:
         """The epoch only picks the rendezvous port, so that a stale rank cannot join a new group."""
@@ -216,7 +214,6 @@ def parse_spec(value: Mapping[str, Any]) -> Spec:
         ready_url=ready.text("url", pattern=re.compile(r"http://[^/\s]+/\S*")),
         packages=observe.texts("packages", []),
         version_command=observe.texts("version_command"),
-        redact=observe.texts("redact", list(DEFAULT_REDACT)),
     )
     ready.done()
     observe.done()

@@ -10,7 +10,8 @@ from trispark_node.containers import ROLE_ENGINE, own
 from trispark_node.docker_client import Container
 from trispark_node.fields import Fields
 from trispark_node.node import Node
-from trispark_node.running import redactor_of, spec_of
+from trispark_node.redaction import Redactor
+from trispark_node.running import spec_of
 
 POLL_S = 0.2
 HEALTH_TIMEOUT_S = 2.0
@@ -62,7 +63,7 @@ def wait(node: Node, request: WaitRequest) -> dict[str, Any]:
 
 
 def _answer(node: Node, container: Container, state: str) -> dict[str, Any]:
-    redactor = redactor_of(node, container)
+    redactor = Redactor(container.env, container.command)
     lines = [redactor.text(line) for line in logs.tail(node, container)]
     return {
         "state": state,

@@ -29,13 +29,14 @@ from trispark.cli.records import (
     summary,
 )
 from trispark.cli.sites import LAB, choose_site, known_sites, require_known
-from trispark.cli.status_view import node_states, status_lines, with_problems, without_answer
+from trispark.cli.status_view import status_lines, with_problems, without_answer
 from trispark.cli.terminal import Terminal
 from trispark.cli.validate import find_problems, validate_line
 from trispark.errors import TrisparkError
 from trispark.host import LocalMachine, ensure_packages
 from trispark.host.state import PUBLIC_UMASK
 from trispark.lab.share_mode import ShareMode, declare_share
+from trispark.reporting import node_states
 
 REPO = Path(__file__).resolve().parents[3]
 
@@ -144,7 +145,14 @@ def status(site: SiteOption = None, as_json: JsonOption = False) -> None:
     """What each node runs, which generation is current and which is good; changes nothing."""
     terminal, name = _begin(site, changing=False)
     if name == LAB and lab_state(REPO)["state"] == "down":
-        raise TrisparkError("TS-LAB-DOWN", "the lab is not up", remedy="./trispark lab up")
+        raise TrisparkError(
+            "TS-LAB-DOWN",
+            "the lab is not up",
+            where="this machine",
+            expected="the lab's three nodes",
+            observed="none of them runs",
+            remedy="./trispark lab up",
+        )
     result = Player(REPO, name, terminal).play("status")
     states = node_states(result.published)
     unreachable = result.unreachable | without_answer(states)
@@ -292,7 +300,14 @@ def lab_shell(context: typer.Context, node: Annotated[str, typer.Argument(help="
     _begin_lab()
     argv = [*shell_command(node, REPO), *context.args]
     if LocalMachine().which(argv[0]) is None:
-        raise TrisparkError(id="TS-LAB-DOWN", what="there is no ssh client, so no lab", remedy="./trispark lab up")
+        raise TrisparkError(
+            "TS-LAB-DOWN",
+            "there is no ssh client, so no lab",
+            where="PATH",
+            expected=f"the program {argv[0]}",
+            observed="no such program",
+            remedy="./trispark lab up",
+        )
     os.execvp(argv[0], argv)
 
 

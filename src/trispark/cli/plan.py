@@ -27,8 +27,10 @@ def parse_sets(pairs: Iterable[str]) -> dict[str, str]:
             raise TrisparkError(
                 id="TS-CLI-SET",
                 what="--set takes NAME=value, each name once",
+                where="--set",
                 expected="for example --set MEM_FRACTION_STATIC=0.95",
                 observed=f"{name} twice, with different values" if twice else pair,
+                remedy="give one value for each name",
             )
         found[name] = value
     return found
@@ -43,8 +45,10 @@ def plan_arguments(ground: Ground, extra: Iterable[str]) -> tuple[str | None, st
             raise TrisparkError(
                 id="TS-CLI-EXTRA",
                 what=f"a plan takes no -e {name}",
+                where="-e",
                 expected=" and ".join(f"-e {each}" for each in NAMES),
                 observed=name,
+                remedy=f"leave out -e {name}; a what-if is given by --set",
             )
     return given.get("feature") or None, given.get("value") or None
 

@@ -64,8 +64,10 @@ def parse_extra(pairs: Iterable[str]) -> dict[str, str]:
             raise TrisparkError(
                 id="TS-CLI-EXTRA",
                 what="-e takes name=value",
+                where="-e",
                 expected="for example -e feature=wo_a",
                 observed=pair,
+                remedy="write -e name=value",
             )
         extra[name] = value
     return extra

@@ -48,6 +48,7 @@ def require_known(repo: Path, named: str) -> None:
             where="inventory/",
             expected=f"one of {', '.join(sites)}",
             observed=named,
+            remedy=f"name one of them, or ./trispark site init {named}",
         )
 
 

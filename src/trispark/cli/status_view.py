@@ -6,23 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 
-def node_states(published: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The per-node answers that playbooks/status.yml published, by node name."""
-    status = published.get("status")
-    found = status.get("nodes", status) if isinstance(status, Mapping) else published.get("nodes")
-    if not isinstance(found, Mapping):
-        return {}
-    return {str(node): dict(state) for node, state in found.items() if isinstance(state, Mapping)}
-
-
 def without_answer(states: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
     """Nodes whose own entry says that they could not be reached."""
     return frozenset(node for node, state in states.items() if state.get("reachable") is False)
 
 
 def with_problems(states: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
-    """Nodes that answered and name what is wrong with their own state."""
-    return frozenset(node for node, state in states.items() if state.get("problems"))
+    """Nodes that name what is wrong with their own state, or whose agent refused or failed."""
+    return frozenset(node for node, state in states.items() if state.get("problems") or state.get("error"))
 
 
 def _intent(pending: object) -> str:
@@ -34,13 +25,19 @@ def _intent(pending: object) -> str:
 
 
 def status_lines(states: Mapping[str, Mapping[str, Any]], unreachable: frozenset[str]) -> Iterator[str]:
-    """One line a node: current generation, engine, last good generation; then what is wrong or was left half done."""
+    """One line a node: current generation, engine, last good generation; then what is wrong or was left half done.
+
+    A node that gave no answer has one line that says why.
+    """
     for node in sorted({*states, *unreachable}):
         if node in unreachable:
             reason = states.get(node, {}).get("reason")
             yield f"{node}  unreachable" + (f": {reason}" if reason else "")
             continue
         state = states[node]
+        if "error" in state:
+            yield f"{node}  {state['error']}"
+            continue
         engine = state.get("engine")
         if isinstance(engine, Mapping):
             running = f"{engine.get('state')}, boot {engine.get('boot_id')}, generation {engine.get('generation')}"

@@ -66,7 +66,12 @@ def ensure_bases(paths: Paths, client: EngineApi, recipes: dict[str, Recipe], sa
     mode = os.environ.get(MODE_VARIABLE, "auto")
     if mode not in ("auto", "pull", "bootstrap"):
         raise TrisparkError(
-            "TS-LAB-BASE", f"{MODE_VARIABLE} is not understood", expected="auto, pull or bootstrap", observed=mode
+            "TS-LAB-BASE",
+            f"{MODE_VARIABLE} is not understood",
+            where="the environment",
+            expected="auto, pull or bootstrap",
+            observed=mode,
+            remedy=f"unset {MODE_VARIABLE}, or give it one of these",
         )
     root = root_id(paths.repo)
     found = {name: reference(recipe, root) for name, recipe in recipes.items()}
@@ -78,6 +83,7 @@ def ensure_bases(paths: Paths, client: EngineApi, recipes: dict[str, Recipe], sa
             "a base image cannot be pulled",
             where=", ".join(missing),
             expected=f"a digest in Dockerfiles/bases.yml that answers within {PULL_PATIENCE_S:g} s",
+            observed="no answer in time, or a refusal",
             remedy=f"unset {MODE_VARIABLE} to bootstrap instead",
         )
     if not missing:
@@ -98,7 +104,14 @@ def _import(client: EngineApi, root: str, recipe: Recipe, tar: Path, name: str, 
     changes = [f"LABEL {LABEL_IMAGE}=1 {LABEL_ROOT}={root} {LABEL_CONTENT}={recipe.key}", 'CMD ["/bin/sh"]']
     client.import_image_from_file(str(tar), repository=repository, tag=tag, changes=changes)
     if not image_exists(client, name):
-        raise TrisparkError("TS-LAB-BASE", "the Docker Engine did not import a base image", where=str(tar))
+        raise TrisparkError(
+            "TS-LAB-BASE",
+            "the Docker Engine did not import a base image",
+            where=str(tar),
+            expected=f"the image {name}",
+            observed="no such image after the import",
+            remedy="remove that file, then ./trispark lab up makes it anew; see the log of the Docker Engine",
+        )
 
 
 def _bootstrap(repo: Path, tars: dict[str, Path], recipes: dict[str, Recipe], say: Say) -> None:

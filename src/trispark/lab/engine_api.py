@@ -82,6 +82,7 @@ def connect() -> Engine:
             "TS-LAB-ENGINE",
             "no Docker Engine answers on this machine",
             where=url,
+            expected="an answer to a ping",
             observed=str(error),
             remedy="./trispark lab up starts one on a Debian-family machine; elsewhere start it for this user",
         ) from error

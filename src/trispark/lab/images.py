@@ -37,6 +37,8 @@ def _image(paths: Paths, root: str, name: str, base: str, trees: dict[str, Path]
                 "TS-LAB-SOURCE",
                 "a source that the lab is made of is missing",
                 where=str(directory),
+                expected="a directory",
+                observed="none",
                 remedy="restore it from git",
             )
     # The name of a cached tree holds the hash of its sources; reading thousands of files again would cost a second.

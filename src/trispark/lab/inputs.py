@@ -139,5 +139,7 @@ def _missing(path: Path) -> TrisparkError:
         "TS-LAB-SOURCE",
         "a source that the lab is made of is missing",
         where=str(path),
+        expected="a file or directory of the project",
+        observed="nothing",
         remedy="restore it from git",
     )

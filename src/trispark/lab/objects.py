@@ -84,6 +84,7 @@ def _all(kind: str, verb: str, names: Iterable[str], act: Callable[[str], None])
                 "TS-LAB-OBJECT",
                 f"the Docker Engine refused: {kind} not {verb}",
                 where=f"{kind} {name}",
+                expected=f"{kind} {verb}",
                 observed=str(getattr(error, "explanation", None) or error),
                 remedy="mend what the Engine says, then the same command again; it goes on",
             )

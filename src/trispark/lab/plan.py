@@ -103,6 +103,7 @@ def up_check(repo: Path, client: EngineApi, deadline_s: float, digest: Digest = 
             "TS-LAB-INCOMPLETE",
             "the lab is not what it should be after it was made",
             where=", ".join((*assessment.reasons, *assessment.create_containers, *assessment.create_networks)),
+            expected="containers and networks as the lab's layout says",
             observed="; ".join(f"{name}: {why}" for name, why in assessment.reasons.items()),
             remedy="./trispark lab up again; it repairs",
         )
@@ -114,6 +115,7 @@ def up_check(repo: Path, client: EngineApi, deadline_s: float, digest: Digest = 
             "the lab's registry has no such image",
             where=", ".join(prepared.images[name].reference for name in missing),
             expected="a digest for the tag",
+            observed="no digest",
             remedy=f"docker logs {REGISTRY_CONTAINER}; then ./trispark lab up again",
         )
     return {

@@ -31,7 +31,12 @@ def prepare(repo: Path, say: Say, client: EngineApi | None = None) -> None:
     machine = platform.machine()
     if machine not in MACHINES:
         raise TrisparkError(
-            "TS-LAB-MACHINE", "the lab runs on two architectures", expected=", ".join(MACHINES), observed=machine
+            "TS-LAB-MACHINE",
+            "the lab runs on two architectures",
+            where="this machine",
+            expected=", ".join(MACHINES),
+            observed=machine,
+            remedy="use a machine of one of them",
         )
     layout = load_layout(paths.repo)
     engine = client if client is not None else connect()

@@ -65,6 +65,7 @@ def _unprepared(path: Path, observed: str) -> TrisparkError:
         "TS-LAB-UNPREPARED",
         "the lab's inputs are not prepared",
         where=str(path),
+        expected="what the lab is made of, as it was prepared",
         observed=observed,
         remedy="./trispark lab up (it prepares, then runs this playbook)",
     )

@@ -103,7 +103,14 @@ def shell_command(node: str, repo: Path = REPO) -> list[str]:
     found = _find(layout, node)
     key = paths.ssh / "id_ed25519"
     if not key.is_file():
-        raise TrisparkError("TS-LAB-DOWN", "there is no lab", where=str(key), remedy="./trispark lab up")
+        raise TrisparkError(
+            "TS-LAB-DOWN",
+            "there is no lab",
+            where=str(key),
+            expected="the lab's key",
+            observed="no such file",
+            remedy="./trispark lab up",
+        )
     return [
         "ssh",
         *("-F", "/dev/null", "-i", str(key), "-p", str(found.ssh_port)),
@@ -118,7 +125,14 @@ def _find(layout: Layout, node: str) -> Node:
         if each.name == node:
             return each
     names = ", ".join(each.name for each in layout.nodes)
-    raise TrisparkError("TS-LAB-NAME", "no such lab node", expected=names, observed=node, remedy="name one of them")
+    raise TrisparkError(
+        "TS-LAB-NAME",
+        "no such lab node",
+        where="inventory/lab",
+        expected=names,
+        observed=node,
+        remedy="name one of them",
+    )
 
 
 def _node(node: Node, container: Json | None, engine: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trispark.bench_check import bench_problem
-from trispark.boot_outcome import _outcome, bench_input, first_failure
+from trispark.boot_outcome import Measured, _outcome, bench_input, first_failure
 from trispark.gates import GateResult
 
 NODES = ("spark0", "spark1", "spark2")
@@ -36,7 +36,8 @@ FACTS = {name: copy.deepcopy(FACT) for name in NODES}
 
 
 def request(tag: str, index: int, **changes: Any) -> dict[str, Any]:
-    return {"tag": tag, "index": index, "completion_tokens": 8, "decode_tps": 9.0, "error": None, **changes}
+    figures = {"completion_tokens": 8, "ttft_s": 0.1, "total_s": 0.9, "text_sha": "a"}
+    return {"tag": tag, "index": index, **figures, "error": None, **changes}
 
 
 OUTPUT: dict[str, Any] = {
@@ -44,7 +45,7 @@ OUTPUT: dict[str, Any] = {
         *(request(f"c1-{workload}", index) for workload in ("prose", "code") for index in range(2)),
         *(request("c2", index) for index in range(4)),
     ],
-    "waves": [{"tag": "c2", "wave": wave} for wave in range(2)],
+    "waves": [{"tag": "c2", "wave": wave, "tokens": 16, "wall_s": 1.0, "errors": 0} for wave in range(2)],
 }
 
 
@@ -56,7 +57,7 @@ def changed(node: str, **fields: Any) -> dict[str, Any]:
 
 def outcome(facts: dict[str, Any], output: dict[str, Any] | None = OUTPUT, gates: Any = None) -> dict[str, Any]:
     results = [GateResult(**GOOD_GATE)] if gates is None else gates
-    return _outcome(PLAN, results, first_failure(PLAN, facts), output)
+    return _outcome(PLAN, results, first_failure(PLAN, facts), Measured(output, None))
 
 
 def test_the_whole_way_on_all_ranks_is_valid_and_good() -> None:
@@ -134,7 +135,7 @@ def test_a_complete_measurement_has_no_problem() -> None:
         ({}, "no result"),
         (edited(0, error="HTTP 500: broken"), "c1-prose request 0 failed: HTTP 500"),
         (edited(5, completion_tokens=7), "c2 request 1 has 7 tokens, asked for were 8"),
-        (edited(2, decode_tps=None), "no decode rate"),
+        (edited(2, total_s=0.1), "no decode rate"),
         (without(OUTPUT, "requests", 0), "c1-prose has 1 requests, planned were 2"),
         (without(OUTPUT, "requests", -1), "c2 has 3 requests, planned were 4"),
         (without(OUTPUT, "waves", 0), "c2 has 1 waves, planned were 2"),

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from trispark.boot_plan import Moment, is_serving, next_epoch, table_rows
+from trispark.boot_plan import Moment, is_serving, next_epoch, plan_stored, table_rows
 from trispark.errors import TrisparkError
 
 ENGINE = {"state": "running", "health": "ready", "generation": "g1", "boot_id": "b1", "epoch": 3}
@@ -73,3 +73,36 @@ def test_unknown_sizes_are_refused(shards) -> None:
     with pytest.raises(TrisparkError) as caught:
         table_rows(PLAN, shards)
     assert caught.value.id == "TS-GATE-SHARDS"
+
+
+def currents(*generations: str | None):
+    return {f"spark{rank}": {"current": generation} for rank, generation in enumerate(generations)}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "error_id", "words"),
+    [
+        (currents(None, None, None), "TS-VERIFY-NONE", "play site"),
+        (currents("g1", "", "g1"), "TS-VERIFY-NONE", "where: spark1; "),
+        ({}, "TS-VERIFY-NONE", "all nodes"),
+        (currents("g1", "g1", "g2"), "TS-VERIFY-DIFFERS", "spark2 g2; do: ./trispark play rollback"),
+    ],
+    ids=["none", "one-without", "no-node", "two"],
+)
+def test_what_cannot_be_verified_is_said_in_the_words_of_a_look(statuses, error_id, words) -> None:
+    """Before anything stored is looked at: a node without a current generation has shown none."""
+    stored = {node: None for node in statuses}
+    with pytest.raises(TrisparkError) as caught:
+        plan_stored(purpose="verify", stored=stored, statuses=statuses, moment=Moment.current())
+    assert caught.value.id == error_id
+    assert words in str(caught.value)
+    assert "rollback_to" not in str(caught.value)
+
+
+def test_copies_that_differ_under_one_id_name_the_verb_that_helps() -> None:
+    stored = {f"spark{rank}": {"generation": "g1", "resolved": {"rank": rank}} for rank in range(2)}
+    with pytest.raises(TrisparkError) as caught:
+        plan_stored(purpose="verify", stored=stored, statuses=currents("g1", "g1"), moment=Moment.current())
+    assert caught.value.id == "TS-ROLLBACK-DIFFERS"
+    assert "where: g1; " in str(caught.value)
+    assert "./trispark play rollback -e rollback_to=ID" in str(caught.value)

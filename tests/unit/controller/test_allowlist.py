@@ -31,6 +31,10 @@ def variable(kind: str, **fields: Any) -> Variable:
     return Variable.model_validate(data, strict=False)
 
 
+def secret(kind: str, **fields: Any) -> Variable:
+    return variable(kind, loggable=False, source="never", engines={"lab": "refused"}, **fields)
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "text", "value"),
     [
@@ -105,7 +109,7 @@ def test_formatted_floats_come_back(value: float) -> None:
 
 def test_a_value_that_is_not_loggable_is_not_shown() -> None:
     with pytest.raises(TrisparkError) as caught:
-        variable("int", loggable=False).parse("hunter2", "-e")
+        secret("int").parse("hunter2", "-e")
     assert "hunter2" not in str(caught.value)
 
 
@@ -127,6 +131,14 @@ def test_inconsistent_variable_is_refused(fields: dict[str, Any]) -> None:
         variable("int", **fields)
 
 
+@pytest.mark.parametrize("source", ["baseline", "site.extra_container_env", "site.api_port"])
+def test_a_secret_that_would_be_delivered_is_refused(source: str) -> None:
+    """It would stand in plans, in results of modules and in the events of a run; no redaction comes before those."""
+    with pytest.raises(ValidationError, match="a secret is delivered to no engine"):
+        variable("str", name="SESSION_SALT", loggable=False, source=source)
+    assert variable("str", name="SESSION_SALT", source=source).env
+
+
 def test_only_loggable_listed_values_are_recorded(catalog: Catalog) -> None:
     env = {"DSV41_WO_A_W8": "1", "WANDB_API_KEY": "secret", "PATH": "/bin"}
     assert catalog.allowlist.split_env(env) == ({"DSV41_WO_A_W8": "1"}, ["PATH", "WANDB_API_KEY"])
@@ -134,7 +146,7 @@ def test_only_loggable_listed_values_are_recorded(catalog: Catalog) -> None:
 
 def test_values_of_unlisted_flags_are_withheld() -> None:
     tp = variable("int", flag="--tp")
-    key = variable("str", name="API_KEY", flag="--api-key", loggable=False)
+    key = secret("str", name="API_KEY", flag="--api-key")
     allowlist = Allowlist(AllowlistFile(schema_version=1, variables=(tp, key)))
     command = ["python3", "-m", "e", "--tp", "3", "--api-key", "s1", "--tp", "4", "--token", "--s2", "--key=s3", "--x"]
     shown = allowlist.withhold_command(command)
@@ -205,7 +217,7 @@ def test_what_a_refusal_proposes_is_accepted(kind: str, text: str) -> None:
 
 def test_nothing_is_proposed_of_a_secret() -> None:
     with pytest.raises(TrisparkError) as caught:
-        variable("str", pattern="[a-z]+", loggable=False).parse(" hunter ", "-e")
+        secret("str", pattern="[a-z]+").parse(" hunter ", "-e")
     assert "hunter" not in str(caught.value)
 
 

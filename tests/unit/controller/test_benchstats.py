@@ -95,7 +95,7 @@ def test_nothing_but_failures_gives_no_figures() -> None:
 def test_wave_with_a_failed_request_has_no_aggregate() -> None:
     waves = [
         {"tag": "c4", "wave": 0, "wall_s": 2.0, "tokens": 40, "errors": 0},
-        {"tag": "c4", "wave": 1, "wall_s": 1.0, "tokens": 30, "agg_tps": None, "errors": 1},
+        {"tag": "c4", "wave": 1, "wall_s": 1.0, "tokens": 30, "errors": 1},
     ]
     assert summarize({"requests": [], "waves": waves}).waves["c4"] == WaveSummary(
         1, 0, Spread(1, 20.0, 20.0, 20.0, 0.0), None, None

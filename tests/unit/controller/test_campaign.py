@@ -252,7 +252,7 @@ class World:
 
     def plan(self, entry: CampaignEntry, trial: str) -> WalkPlan:
         if entry.feature in self.refused:
-            raise TrisparkError("TS-FEATURE-UNAVAILABLE", self.refused[entry.feature])
+            raise TrisparkError("TS-FEATURE-UNAVAILABLE", self.refused[entry.feature], "x", "x", "x", "x")
         candidate = "g" + entry.label.encode().hex()[:16].ljust(16, "f")
         slots = (
             Slot(0, "baseline", True, False, (0,), None, "baseline", BASE, "measures"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,9 @@ from hypothesis import strategies as st
 from trispark.canonical import canonical_json, canonical_sha256, generation_id
 from trispark.errors import TrisparkError
 from trispark_node import canonical as agent
+from trispark_node.errors import FIELDS, AgentError, error_line
+
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 scalars = (
     st.none()
@@ -33,17 +38,44 @@ def shuffled(value: object) -> object:
     return value
 
 
-def test_error_is_one_line_and_leaves_empty_fields_out() -> None:
-    error = TrisparkError("TS-ENV-RANGE", "X is\nwrong", where="a.yml", expected="1", observed="2", remedy="correct it")
-    assert str(error) == "TS-ENV-RANGE: X is wrong; where: a.yml; expected: 1; observed: 2; do: correct it"
-    assert str(TrisparkError("TS-A-B", "no")) == "TS-A-B: no"
+def test_error_is_one_line_the_same_of_controller_and_agent() -> None:
+    fields = {"where": "a.yml", "expected": "1", "observed": "2", "remedy": "correct it"}
+    error = TrisparkError("TS-ENV-RANGE", "X is\nwrong", **fields)
+    line = "TS-ENV-RANGE: X is wrong; where: a.yml; expected: 1; observed: 2; do: correct it"
+    assert str(error) == str(AgentError("TS-ENV-RANGE", "X is\nwrong", **fields)) == line
+    assert error_line({**error.as_dict(), "where": "", "observed": ""}) == (
+        "TS-ENV-RANGE: X is wrong; expected: 1; do: correct it"
+    )
     assert error.as_dict()["remedy"] == "correct it"
+
+
+@pytest.mark.parametrize("field", ["what", "where", "expected", "observed", "remedy"])
+def test_an_error_without_a_field_cannot_be_made(field: str) -> None:
+    fields = {name: "x" for name in FIELDS if name not in ("id", field)}
+    with pytest.raises(TypeError, match=field):
+        TrisparkError("TS-A-B", **fields)
+
+
+def test_no_error_is_written_down_with_an_empty_field() -> None:
+    empty = [
+        f"{path.relative_to(REPOSITORY)}:{call.lineno}"
+        for path in sorted(REPOSITORY.glob("src/trispark*/**/*.py"))
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id in ("TrisparkError", "AgentError")
+        and any(
+            isinstance(value, ast.Constant) and value.value == ""
+            for value in (*call.args, *(word.value for word in call.keywords))
+        )
+    ]
+    assert empty == []
 
 
 @pytest.mark.parametrize("identity", ["TS-A", "ts-a-b", "TS-A-B-", "TS-A-B\n"])
 def test_error_id_has_one_form(identity: str) -> None:
     with pytest.raises(ValueError, match="not an error id"):
-        TrisparkError(identity, "x")
+        TrisparkError(identity, "x", "x", "x", "x", "x")
 
 
 @given(values)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trispark.catalog import Catalog
-from trispark.gates import GateResult, canary_request, evaluate, evaluate_after_load, failed
+from trispark.gates import GateResult, canary_request, evaluate, evaluate_after_load, failed, judged_patterns
+from trispark.logparse import READ
 from trispark.resolve import Resolution, resolve
 from trispark.site import Site
+from trispark_node import log_patterns
+from trispark_node.fields import Fields
+from trispark_node.logs import LogRequest, view
+from trispark_node.redaction import TextRedactor
 
 Observations = dict[str, dict[str, Any]]
 Healthy = Callable[..., Observations]
@@ -282,6 +288,110 @@ def test_a_rank_that_is_gone_after_the_load_fails(
     results = bad(evaluate_after_load(baseline, after, healthy(baseline), engram_rows))
     assert {rank for _, rank in results} == {2}
     assert ("after_load.identity.container", 2) in results
+
+
+DECODE = (
+    "[2026-09-25 10:00:00 TP0] Decode batch, #running-req: 1, #token: 64, token usage: 0.01, accept len: {length:.2f}, "
+    "accept rate: 0.41, cuda graph: True, gen throughput (token/s): 31.20, #queue-req: 0\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("bands", "before", "lengths", "ok", "shown"),
+    [
+        ([], [], [1.0], None, ""),
+        ([[1.5, 6.0]], [], [1.0, 1.0], False, "1.00, the mean of 2 decode lines"),
+        ([[1.5, 6.0]], [], [1.9, 2.3], True, "2.10"),
+        ([[1.5, 6.0]], [1.0, 1.0, 1.0], [1.9], True, "1.90"),  # the canary's own lines take no part
+        ([[1.5, 6.0]], [4.0, 4.0, 4.0], [1.0], False, "1.00"),
+        ([[1.5, 6.0]], [2.0], [], False, "no decode line"),
+        ([[1.5, 6.0], [2.5, 4.0]], [], [2.0], False, "2.00"),
+    ],
+    ids=["no-band", "broken-draft", "healthy", "canary-low", "canary-high", "nothing-seen", "two-bands"],
+)
+def test_the_accept_length_of_the_measurement_lies_in_the_bands(
+    baseline: Resolution,
+    healthy: Healthy,
+    engram_rows: dict[int, int],
+    bands: list[list[float]],
+    before: list[float],
+    lengths: list[float],
+    ok: bool | None,
+    shown: str,
+) -> None:
+    gates = {**baseline.resolved["gates"], "accept_bands": bands}
+    judged = replace(baseline, resolved={**baseline.resolved, "gates": gates})
+    earlier, after = healthy(baseline), healthy(baseline)
+    earlier["spark0"]["log"] += "".join(DECODE.format(length=length) for length in before)
+    after["spark0"]["log"] += "".join(DECODE.format(length=length) for length in [*before, *lengths])
+    results = evaluate_after_load(judged, after, earlier, engram_rows)
+    found = [result for result in results if result.check_id == "after_load.accept_length"]
+    assert [(result.rank, result.ok) for result in found] == ([] if ok is None else [(0, ok)])
+    assert all(shown in result.observed for result in found)
+    assert failed(results) == [result for result in found if not result.ok]
+
+
+def test_bands_of_the_accept_length_come_from_the_features_that_a_configuration_holds(catalog: Catalog) -> None:
+    shipped = dict(catalog.baseline)
+    tried = {**shipped, **catalog.sets_of("wo_a")}
+    assert catalog.accept_bands(shipped, "sglang") == ()
+    assert catalog.accept_bands(tried, "sglang") == ((1.5, 6.0),)
+    assert catalog.accept_bands(tried, "lab") == ()
+
+
+def through_the_agent(resolution: Resolution, text: str) -> dict[str, Any]:
+    """What the agent hands out of a log for the patterns of a plan."""
+    request = LogRequest.parse(Fields({"patterns": judged_patterns(resolution)}, "request"))
+    return view([text.encode()], request, TextRedactor([]))
+
+
+def chatter(megabytes: int) -> str:
+    return "[2026-09-25 10:00:00 TP0] Prefill batch, #new-seq: 1, #new-token: 64, #queue-req: 0\n" * (
+        megabytes * 12_000
+    )
+
+
+def test_a_long_log_is_judged_whole(
+    baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
+) -> None:
+    """The lines that are judged stand anywhere in several megabytes of others; gates and record need no more."""
+    seen = healthy(baseline)
+    for rank in range(3):
+        lines = seen[f"spark{rank}"]["log"].splitlines(keepends=True)
+        long = chatter(2) + "".join(lines[:4]) + chatter(2) + "".join(lines[4:])
+        seen[f"spark{rank}"].update(through_the_agent(baseline, long))
+        assert seen[f"spark{rank}"]["log_size"] > 4_000_000
+    assert failed(evaluate(baseline, seen, canary, engram_rows)) == []
+    whole = next(r for r in evaluate(baseline, seen, canary, engram_rows) if r.check_id == "log.whole")
+    assert str(seen["spark0"]["log_size"]) in whole.observed
+
+
+def test_a_line_that_must_not_be_there_is_found_in_the_middle_of_a_long_log(
+    baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
+) -> None:
+    seen = healthy(baseline)
+    long = seen["spark1"]["log"] + chatter(2) + "[wo_a_w8] calls twin=3 dense=0\n" + chatter(2)
+    seen["spark1"].update(through_the_agent(baseline, long))
+    assert bad(evaluate(baseline, seen, canary, engram_rows)) == {("evidence.wo_a.present", 1)}
+
+
+def test_judged_lines_that_do_not_fit_are_a_failure_with_a_way_on(
+    baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
+) -> None:
+    seen = healthy(baseline)
+    counter = next(line for line in seen["spark2"]["log"].splitlines(keepends=True) if "hit_rate" in line)
+    seen["spark2"].update(through_the_agent(baseline, seen["spark2"]["log"] + counter * 20_000))
+    (result,) = (
+        each for each in evaluate(baseline, seen, canary, engram_rows) if each.check_id == "log.whole" and not each.ok
+    )
+    assert result.rank == 2
+    assert "boot again" in result.line()
+
+
+def test_the_agent_takes_every_pattern_of_the_catalog(catalog: Catalog) -> None:
+    patterns = [*READ, *(entry.pattern for entry in catalog.evidence.values())]
+    assert len(patterns) <= log_patterns.MAX_PATTERNS
+    assert max(map(len, patterns)) < log_patterns.MAX_PATTERN_CHARACTERS * 0.9  # values are filled in
 
 
 def test_candidate_needs_its_evidence(

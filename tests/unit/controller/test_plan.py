@@ -263,7 +263,9 @@ def test_the_budget_of_both_arms_is_judged(
 
 def test_a_budget_that_cannot_be_judged_is_a_refusal(ground: Ground) -> None:
     def judge(*_: object) -> FakeBudget:
-        raise TrisparkError("TS-BUDGET-MODEL", "the memory model is unknown", where="site")
+        raise TrisparkError(
+            "TS-BUDGET-MODEL", "the memory model is unknown", "site", "one that is there", "none", "name one"
+        )
 
     plan = plan_on(ground, "c", "wo_a", budget=judge)
     assert (ids(plan), plan["budget"]) == (["TS-BUDGET-MODEL"], None)

@@ -45,12 +45,11 @@ BENCH = {
             "prompt_tokens": 9,
             "ttft_s": 0.1,
             "total_s": 1.1,
-            "decode_tps": 63.0,
             "text_sha": "a",
             "error": None,
         }
     ],
-    "waves": [{"tag": "c4", "wave": 0, "wall_s": 2.0, "tokens": 256, "agg_tps": 128.0, "errors": 0}],
+    "waves": [{"tag": "c4", "wave": 0, "wall_s": 2.0, "tokens": 256, "errors": 0}],
     "server_info": [],
     "input": {
         "repetitions": 1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
@@ -45,3 +46,53 @@ def test_project_state(tmp_path: Path) -> None:
     assert not clean.dirty
     (tmp_path / "b").write_text("1", encoding="utf-8")
     assert project_state(tmp_path, "1").dirty
+
+
+@pytest.fixture
+def git_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a shell script in git's place."""
+
+    def make(script: str) -> None:
+        program = tmp_path / "bin" / "git"
+        program.parent.mkdir()
+        program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("script", "commit"),
+    [
+        ("sleep 60", None),
+        (f'case "$*" in *rev-parse*) echo {"a" * 40};; *) sleep 60;; esac', "a" * 40),
+    ],
+    ids=["no answer at all", "a slow status"],
+)
+def test_a_slow_git_costs_no_record(
+    tmp_path: Path, git_that: Callable[[str], None], script: str, commit: str | None
+) -> None:
+    git_that(script)
+    state = project_state(tmp_path, "1", timeout_s=0.3)
+    assert (state.commit, state.dirty) == (commit, True)
+    assert "no answer within 0.3 s" in state.problem
+    assert state.recorded() == {"version": "1", "commit": commit, "dirty": True}
+
+
+def test_a_machine_without_git_costs_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    state = project_state(tmp_path, "1")
+    assert (state.commit, state.dirty) == (None, True)
+    assert state.problem
+
+
+def test_a_git_that_cannot_be_run_costs_no_record(
+    tmp_path: Path, git_that: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git_that("")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin" / "git").write_text("\0neither script nor program", encoding="utf-8")
+    state = project_state(tmp_path, "1")
+    assert (state.commit, state.dirty) == (None, True)
+    assert state.problem

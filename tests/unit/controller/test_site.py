@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from trispark.errors import TrisparkError
-from trispark.site import load_site
+from trispark.site import BENCH_HOURS_AT_MOST, load_site
+from trispark_node.fields import Fields
+from trispark_node.oneshot import OneshotRequest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -29,6 +31,14 @@ def test_lab_site_is_read(make_site: Callable[..., Path]) -> None:
     assert set(site.other_keys) == {"ansible_user", "ansible_become_pass", "ansible_host"}
 
 
+def test_a_measurement_that_the_site_allows_fits_in_what_the_node_agent_waits(make_site: Callable[..., Path]) -> None:
+    """The largest that is allowed, and what the role adds to it."""
+    site = load_site(make_site(site=[("repetitions: 5, max_tokens: 64", "repetitions: 44, max_tokens: 395")]))
+    assert 0.98 * BENCH_HOURS_AT_MOST * 3600 < site.bench.deadline_s <= BENCH_HOURS_AT_MOST * 3600
+    request = {"image": f"x@sha256:{'0' * 64}", "command": [], "deadline_s": site.bench.deadline_s + 30}
+    assert OneshotRequest.parse(Fields(request, "request")).deadline_s > site.bench.deadline_s
+
+
 def test_shipped_lab_inventory_is_valid() -> None:
     site = load_site(REPOSITORY / "inventory" / "lab", images="optional")
     assert (site.name, site.engine, site.world_size) == ("lab", "lab", 3)
@@ -46,6 +56,8 @@ def test_shipped_lab_inventory_is_valid() -> None:
         ({"site": [("/srv/engram", "/srv/../engram")]}, "TS-SITE-SCHEMA", "site_engram_dir"),
         ({"site": [("site_name: lab", "site_name: '{{ x }}'")]}, "TS-SITE-TEMPLATE", "site_name"),
         ({"site": [("repetitions: 5", "repetitions: 5, colour: red")]}, "TS-SITE-SCHEMA", "site_bench.colour"),
+        ({"site": [("max_tokens: 64", "max_tokens: 32768")]}, "TS-SITE-SCHEMA", "hours at 5 tokens a second"),
+        ({"site": [("warmup_tokens: 16", "warmup_tokens: 32768")]}, "TS-SITE-SCHEMA", "hours at 5 tokens a second"),
         ({"site": [("site_stats_seconds: 1", "site_stats_seconds: .nan")]}, "TS-SITE-SCHEMA", "site_stats_seconds"),
         ({"site": [("site_root: /var/lib/trispark", "site_root: !vault x")]}, "TS-SITE-SCHEMA", "site_root"),
         ({"site": [("site_root: /var/lib/trispark", "site_root: 2026-01-01")]}, "TS-SITE-SCHEMA", "site_root"),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from scripted_machine import ScriptedMachine
 
-from trispark import cli
+from trispark import cli, reporting
 from trispark.cli import app as app_module
 from trispark.cli import exit_codes
 from trispark.cli import lab as lab_module
@@ -24,7 +24,7 @@ from trispark.cli.progress import LiveProgress, PlainProgress
 from trispark.cli.pytest_command import pytest_argv
 from trispark.cli.records import record_cache, summary
 from trispark.cli.sites import choose_site
-from trispark.cli.status_view import node_states, status_lines
+from trispark.cli.status_view import status_lines
 from trispark.cli.terminal import Terminal
 from trispark.errors import TrisparkError
 from trispark.lab import LAB_VERSION
@@ -349,7 +349,7 @@ def test_status_shows_nodes_and_says_4_for_an_unreachable_one(
     published = {
         "status": {
             "nodes": {
-                "spark0": {"current": "g1", "engine": None, "good": []},
+                "spark0": {"reachable": True, "current": "g1", "engine": None, "good": []},
                 "spark2": {"reachable": False, "reason": "no route"},
             }
         }
@@ -395,6 +395,33 @@ def test_status_shows_damage_and_what_was_begun_and_says_1(
     assert "spark1  unreachable: no agent" in out
 
 
+def test_a_node_whose_agent_refused_shows_its_line_in_place_of_a_state(
+    run_cli: Callable[..., tuple[int, list[str], str]],
+) -> None:
+    line = "TS-AGENT-PROTOCOL: controller and agent are of different versions; where: agent 0.1.0"
+    refused = {"failed": False, "check_id": "TS-AGENT-PROTOCOL", "msg": line, "answer": {"ok": False, "error": {}}}
+    silent = {"failed": False, "check_id": "TS-AGENT-MISSING", "msg": "TS-AGENT-MISSING: it cannot be run"}
+    answered = {"answer": {"ok": True, "current": "g1", "engine": None, "good": []}}
+    published = reporting.status({"spark0": answered, "spark1": refused, "spark2": silent}).published
+    playbooks = FakePlaybooks({"status": result("status", published=published)})
+    status, out, _ = run_cli("status", playbooks=playbooks)
+    assert status == 1
+    assert out[2:] == [
+        "spark0  current g1; no engine; last good none",
+        f"spark1  {line}",
+        "spark2  TS-AGENT-MISSING: it cannot be run",
+    ]
+    answers = reporting.node_answers(published)
+    assert [node for node, answer in answers.items() if answer] == ["spark0"]
+
+
+def test_a_node_that_cannot_be_reached_is_told_from_one_that_refused() -> None:
+    results = {"spark0": {"unreachable": True, "msg": "no route\n to host"}, "spark1": {}}
+    states = reporting.node_states(reporting.status(results).published)
+    assert states["spark0"] == {"reachable": False, "reason": "no route to host"}
+    assert not states["spark1"]["reachable"]
+
+
 def test_status_line_of_a_running_engine() -> None:
     state = {
         "current": "g1",
@@ -403,7 +430,7 @@ def test_status_line_of_a_running_engine() -> None:
         "foreign": ["someones"],
         "baseline": {"record": "t1", "settings": {}},
     }
-    assert list(status_lines(node_states({"status": {"spark0": state}}), frozenset())) == [
+    assert list(status_lines({"spark0": state}, frozenset())) == [
         "spark0  current g1; running, boot b1, generation g1; last good g1",
         "spark0  baseline promoted by t1",
         "spark0  not ours, in our place: someones",
@@ -541,7 +568,7 @@ def test_too_little_disk_is_found_before_anything_is_installed_or_written(tmp_pa
 
 def test_demo_that_cannot_prepare_touches_nothing(checkout: Path) -> None:
     def refuse() -> None:
-        raise TrisparkError(id="TS-HOST-DISK", what="too little free disk")
+        raise TrisparkError("TS-HOST-DISK", "too little free disk", "/", "6 GB", "1 GB", "make room")
 
     playbooks = FakePlaybooks(GOOD)
     status, _, text = demo(checkout, playbooks, prepare=refuse)

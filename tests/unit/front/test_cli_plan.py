@@ -401,7 +401,8 @@ def test_status_without_a_lab_says_what_to_do(root: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(app_module, "lab_state", lambda repo: {"docker": False, "state": "down", "nodes": {}})
     status, out, err = ask(root, "status", "--json")
     assert status == exit_codes.REFUSED
-    assert err == "trispark: TS-LAB-DOWN: the lab is not up; do: ./trispark lab up\n"
+    assert err.startswith("trispark: TS-LAB-DOWN: the lab is not up; where: ")
+    assert err.endswith("; do: ./trispark lab up\n")
     assert json.loads(out[-1])["error"]["id"] == "TS-LAB-DOWN"
 
 

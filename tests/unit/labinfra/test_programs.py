@@ -78,7 +78,7 @@ class Late:
 
     def __call__(self, argv: list[str], error_id: str, what: str, *, timeout_s: float, **_: Any) -> None:
         self.seen.append((error_id, timeout_s))
-        raise TrisparkError(error_id, what)
+        raise TrisparkError(error_id, what, "here", "its end", "none", "wait")
 
 
 def test_every_program_of_the_preparation_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trispark_node.docker_client import Executed
-from trispark_node.log_patterns import PatternCount
+from trispark_node.log_patterns import MAX_PATTERN_CHARACTERS, MAX_PATTERNS, matching_lines
 from trispark_node.redaction import TextRedactor
 
 SECRET = "sekret-key"
@@ -59,7 +60,6 @@ def test_a_kept_log_is_redacted_as_the_running_ones_was(bench, kept):
     assert answer["log"] == LOG.decode().replace(SECRET, "<redacted>")
     assert (answer["boot_id"], answer["bytes"], answer["log_bytes_left_out"]) == ("b1", len(LOG), 0)
     assert SECRET not in json.dumps(answer)
-    assert "log_patterns" not in answer
 
 
 def test_the_redaction_is_the_boots_own(bench, kept):
@@ -89,7 +89,19 @@ def test_a_boot_without_a_log_is_named_with_those_that_have_one(bench, kept):
 
 
 @pytest.mark.parametrize("verb", ["observe", "boot-log"])
-def test_patterns_are_counted_over_the_whole_log(bench, running, verb):
+@pytest.mark.parametrize(
+    ("patterns", "found"),
+    [
+        (["step 500$"], ["step 500"]),
+        (["^bye$", "ERROR", r"step 99\d"], [*(f"step {n}" for n in range(990, 1000)), "ERROR <redacted>", "bye"]),
+        (["never"], []),
+        ([SECRET], []),  # a pattern does not find out what the answer hides
+        (["<redacted>"], ["server_args={api_key='<redacted>'}", "ERROR <redacted>"]),
+        ([r"step 1\s+step 2"], []),
+    ],
+)
+def test_lines_are_looked_for_in_the_whole_log(bench, running, verb, patterns, found):
+    """Within a limit that is far below the size of the log."""
     bench.docker.executed = {
         "find": Executed(0, "", ""),
         "python3": Executed(0, "{}", ""),
@@ -99,24 +111,14 @@ def test_patterns_are_counted_over_the_whole_log(bench, running, verb):
     if verb == "boot-log":
         bench.ask("save-log")
         request = {"boot_id": "b1"}
-    patterns = {
-        r"^step \d+$": 1000,
-        "step 500$": 1,
-        "ERROR": 1,
-        "never": 0,
-        "^bye$": 1,
-        "server_args": 1,
-        SECRET: 0,
-        "<redacted>": 2,
-        "": 1003,
-        r"step 1\s+step 2": 0,
-    }
-    answer = bench.ask(verb, **request, log_bytes=200, patterns=list(patterns))
+    answer = bench.ask(verb, **request, log_bytes=400, patterns=patterns)
+    assert (answer["log"].splitlines(), answer["log_bytes_left_out"], answer["log_size"]) == (found, 0, len(LOG))
+
+
+def test_lines_that_do_not_fit_are_said_to_be_left_out(bench, kept):
+    answer = bench.ask("boot-log", boot_id="b1", log_bytes=200, patterns=["^step"])
     assert answer["log_bytes_left_out"] > 5000
     assert "step 500\n" not in answer["log"]
-    assert answer["log_patterns"] == patterns
-    whole = bench.ask(verb, **request, patterns=list(patterns))
-    assert (whole["log_bytes_left_out"], whole["log_patterns"]) == (0, patterns)
 
 
 @pytest.mark.parametrize(
@@ -124,8 +126,8 @@ def test_patterns_are_counted_over_the_whole_log(bench, running, verb):
     [
         (["ok", "("], "patterns[1]"),
         (["(?P<a>x)(?P<a>y)"], "patterns[0]"),
-        (["a" * 301], "patterns[0]"),
-        (["a"] * 65, "patterns"),
+        (["a" * (MAX_PATTERN_CHARACTERS + 1)], "patterns[0]"),
+        (["a"] * (MAX_PATTERNS + 1), "patterns"),
         ([1], "patterns"),
         ("a", "patterns"),
     ],
@@ -138,21 +140,19 @@ def test_patterns_that_are_none_are_refused(bench, kept, verb, patterns, words):
 
 
 def test_as_many_and_as_long_patterns_as_allowed(bench, kept):
-    patterns = [f"{number:03d}" + "a" * 297 for number in range(64)]
-    assert bench.ask("boot-log", boot_id="b1", patterns=patterns)["log_patterns"] == dict.fromkeys(patterns, 0)
+    patterns = [f"{number:03d}" + "a" * (MAX_PATTERN_CHARACTERS - 3) for number in range(MAX_PATTERNS)]
+    assert bench.ask("boot-log", boot_id="b1", patterns=patterns)["log"] == ""
 
 
 @given(data=st.binary(max_size=60) | st.text("ab\n\r", max_size=60).map(str.encode), piece=st.integers(1, 9))
-def test_counts_do_not_depend_on_the_pieces(data, piece):
-    count = PatternCount(["", "a", "a$", "ab"], TextRedactor([]))
+@pytest.mark.parametrize("pattern", ["", "a", "a$", "ab"])
+def test_lines_do_not_depend_on_the_pieces(pattern, data, piece):
     pieces = [data[i : i + piece] for i in range(0, len(data), piece)]
-    assert list(count.passing(pieces)) == pieces
-    lines = [line.rstrip(b"\r") for line in data.split(b"\n")]
-    if not data or data.endswith(b"\n"):
-        lines.pop()
-    assert count.counts() == {
-        "": len(lines),
-        "a": sum(b"a" in line for line in lines),
-        "a$": sum(line.endswith(b"a") for line in lines),
-        "ab": sum(b"ab" in line for line in lines),
-    }
+    wanted = {
+        "": lambda line: True,
+        "a": lambda line: b"a" in line,
+        "a$": lambda line: line.endswith(b"a"),
+        "ab": lambda line: b"ab" in line,
+    }[pattern]
+    lines = [line for line in re.split(rb"(?<=\n)", data) if line and wanted(line.rstrip(b"\r\n"))]
+    assert list(matching_lines(pieces, [pattern], TextRedactor([]))) == lines

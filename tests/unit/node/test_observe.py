@@ -85,9 +85,7 @@ def test_package_versions_script_runs_without_site():
     ],
 )
 def test_redaction(command, shown):
-    redactor = Redactor(
-        ["HF_TOKEN"], {"HF_TOKEN": "hf_secret", "MY_HF_TOKEN": "hf_other", "EMPTY_HF_TOKEN": "", "N": "1"}, command
-    )
+    redactor = Redactor({"HF_TOKEN": "hf_secret", "MY_HF_TOKEN": "hf_other", "EMPTY_HF_TOKEN": "", "N": "1"}, command)
     assert redactor.command(command) == shown
     assert redactor.env(
         {"HF_TOKEN": "hf_secret", "MY_HF_TOKEN": "hf_other", "EMPTY_HF_TOKEN": "", "NOT_HF_TOKENS": "3"}
