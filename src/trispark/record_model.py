@@ -99,6 +99,14 @@ class Versions(Part):
     kernel_packages: dict[str, str] = Field(default_factory=dict)
 
 
+class Memory(Part):
+    """Of a node and of the engine's processes on it, in bytes; GPU memory of a GB10 is memory of its node."""
+
+    resident_bytes: Annotated[int, Field(ge=0)]
+    memory_available_bytes: Annotated[int, Field(ge=0)]
+    memory_total_bytes: Annotated[int, Field(ge=0)]
+
+
 class ObservedRank(Part):
     """What one rank really ran, read by the node agent. A rank that was not observed has nothing but its name."""
 
@@ -116,6 +124,7 @@ class ObservedRank(Part):
     mounts: list[Mount] = Field(default_factory=list)
     adapters: dict[str, str] = Field(default_factory=dict)
     versions: Versions = Field(default_factory=Versions)
+    memory: Memory | None = None
     engram: list[EngramLayer] = Field(default_factory=list)
 
 

@@ -367,6 +367,7 @@ def _observed_rank(allowlist: Allowlist, rank: int, node: str, seen: Mapping[str
             "kernel": release,
             "kernel_packages": dict(packages or {}),
         },
+        "memory": seen.get("memory"),
         "engram": _engram(str(seen.get("log") or "")),
     }
 

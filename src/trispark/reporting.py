@@ -65,6 +65,7 @@ class RecordedTrial:
     invalid: Sequence[Record] = ()
 
 
+MIB: Final = 1024 * 1024
 NOT_RESTORED: Final = "TS-TRIAL-RESTORE: the baseline does not serve again; do: playbooks/rollback.yml"
 
 
@@ -109,6 +110,7 @@ def _trial(entry: RecordedTrial) -> Report:
     for name, ratio in outcome["differences"].items():
         shown = f"{ratio['ratio']:.3f}" if ratio["ratio"] is not None else "no ratio"
         lines.append(f"{name}: baseline {ratio['baseline']:.4g}, candidate {ratio['candidate']:.4g}, ratio {shown}")
+    lines += _memory(boots)
     restored = outcome["restored"]
     lines.append(f"the baseline {restored} serves again" if restored else "the baseline is NOT restored")
     published = {
@@ -126,6 +128,21 @@ def _trial(entry: RecordedTrial) -> Report:
     if restored is None:
         failure = f"{NOT_RESTORED}; {failure}".rstrip("; ")
     return Report(lines, published, failure)
+
+
+def _memory(boots: Sequence[Record]) -> list[str]:
+    """What each rank held in the first boot of both arms, where both were seen."""
+    arms = [
+        {rank["rank"]: rank["memory"] for rank in boot["observed"]["ranks"] if rank.get("memory")} for boot in boots[:2]
+    ]
+    if len(arms) < 2:
+        return []
+    return [
+        f"rank {rank} memory: engine {before['resident_bytes'] / MIB:.0f} -> {after['resident_bytes'] / MIB:.0f} MiB, "
+        f"node free {before['memory_available_bytes'] / MIB:.0f} -> {after['memory_available_bytes'] / MIB:.0f} MiB"
+        for rank, before in sorted(arms[0].items())
+        if (after := arms[1].get(rank)) is not None
+    ]
 
 
 def _undecided(record: Record, boots: Sequence[Record], failed: Sequence[Record]) -> str:

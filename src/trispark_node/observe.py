@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from trispark_node import logs
+from trispark_node import logs, processes
 from trispark_node.docker_client import Container, Executed
 from trispark_node.errors import AgentError
 from trispark_node.generations import ADAPTERS
@@ -60,6 +60,10 @@ def observe(node: Node, request: logs.LogRequest) -> dict[str, Any]:
         ],
         "labels": dict(container.labels),
         "started_at": container.started_at,
+        "memory": {
+            "resident_bytes": processes.resident_bytes(node.procfs, processes.of_container(node.procfs, container.id)),
+            **processes.memory(node.procfs),
+        },
         "adapters": adapter_hashes(node, container, spec),
         "versions": {
             "engine": _executed(node, container, spec.version_command).stdout.strip(),

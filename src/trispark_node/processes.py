@@ -20,6 +20,18 @@ def of_container(procfs: Path, container_id: str) -> list[int]:
     return sorted(found)
 
 
+def resident_bytes(procfs: Path, pids: list[int]) -> int:
+    """Memory that the processes hold, pages that they share counted for each; one that has ended counts nothing."""
+    total = 0
+    for pid in pids:
+        try:
+            lines = (procfs / str(pid) / "status").read_text(encoding="ascii", errors="replace").splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
+    return total
+
+
 def memory(procfs: Path) -> dict[str, int]:
     """{"memory_available_bytes", "memory_total_bytes"} from meminfo."""
     values = {}

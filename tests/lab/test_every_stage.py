@@ -145,6 +145,9 @@ def test_a_trial_runs_to_its_verdict_with_the_mechanism_seen_on_its_ranks(servin
             assert not re.search(expression, logs["baseline"]), f"{node}: the baseline has {expression}"
     for name in serving.nodes:
         assert generation(serving, name) == baseline
+    held = [rank["memory"]["resident_bytes"] for boot in arms.values() for rank in boots[boot]["observed"]["ranks"]]
+    assert all(held)
+    assert played.output.count(" memory: engine ") == len(serving.nodes)
     if case.feature == "engram_prefetch":
         checks = [record for record in records if record["kind"] == "boot" and record["requested"].get("slot") == 0]
         assert [check["bench"] for check in checks] == [None], "the comparing boot comes first and is not measured"

@@ -496,7 +496,8 @@ def test_an_undecided_trial_says_what_to_do(states: tuple[str, str], value: str 
     from trispark.reporting import RecordedTrial, trials
 
     boots = [
-        {"boot_id": f"b{number}", "outcome": {"state": state, "reason": "x"}} for number, state in enumerate(states)
+        {"boot_id": f"b{number}", "outcome": {"state": state, "reason": "x"}, "observed": {"ranks": []}}
+        for number, state in enumerate(states)
     ]
     record = {**Verdicts.record, "requested": {**Verdicts.record["requested"], "value": value}}
 

@@ -34,7 +34,18 @@ def running(bench, active):
 
 
 def test_observe(bench, active, running):
+    of_the_engine = {"71": f"0::/docker/{running}\n", "72": f"0::/docker/{running}\n", "73": "0::/docker/other\n"}
+    for pid, group in of_the_engine.items():
+        (bench.procfs / pid).mkdir()
+        (bench.procfs / pid / "cgroup").write_text(group)
+        (bench.procfs / pid / "status").write_text(f"Name:\tengine\nVmHWM:\t 999 kB\nVmRSS:\t  {pid} kB\n")
+    (bench.procfs / "72" / "status").unlink()  # it ended meanwhile
     seen = bench.ask("observe")
+    assert seen["memory"] == {
+        "resident_bytes": 71 * 1024,
+        "memory_available_bytes": 1000 * 1024,
+        "memory_total_bytes": 2000 * 1024,
+    }
     image = active["spec"]["container"]["image"]
     assert seen["container_id"] == running
     assert (seen["image_ref"], seen["image_digests"], seen["image_id"]) == (image, [image], "sha256:" + "b" * 64)

@@ -1,0 +1,39 @@
+"""What a playbook says at the end of a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trispark.reporting import RecordedTrial, trials
+
+MIB = 1024 * 1024
+OUTCOME = {"verdict": "REJECT", "reason": "slower", "differences": {}, "restored": "g1"}
+REQUESTED = {"stage": "d", "feature": "wo_a_drop", "value": None}
+
+
+def holding(engine: int, free: int) -> Callable[[dict[str, dict[str, Any]]], None]:
+    """Rank 2 was asked by an agent that says nothing of memory."""
+
+    def change(seen: dict[str, dict[str, Any]]) -> None:
+        for node in ("spark0", "spark1"):
+            seen[node]["memory"] = {
+                "resident_bytes": engine * MIB,
+                "memory_available_bytes": free * MIB,
+                "memory_total_bytes": 121 * 1024 * MIB,
+            }
+
+    return change
+
+
+def test_a_trial_says_what_memory_each_rank_held_in_both_arms(boot_record: Callable[..., dict[str, Any]]) -> None:
+    boots = [boot_record(change=holding(900, 4000)), boot_record("candidate", change=holding(260, 4640))]
+    assert boots[0]["observed"]["ranks"][2]["memory"] is None
+    record = {"site": "lab", "requested": REQUESTED, "outcome": OUTCOME}
+    lines = trials([RecordedTrial(record, "path", boots, ["a", "b"])], "", restored=True).lines
+    assert [line for line in lines if "memory" in line] == [
+        "rank 0 memory: engine 900 -> 260 MiB, node free 4000 -> 4640 MiB",
+        "rank 1 memory: engine 900 -> 260 MiB, node free 4000 -> 4640 MiB",
+    ]
+    only = trials([RecordedTrial(record, "path", boots[:1], ["a"])], "", restored=True).lines
+    assert not [line for line in only if "memory" in line]
