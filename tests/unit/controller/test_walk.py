@@ -72,7 +72,7 @@ class World:
 
     Outcomes: valid, invalid, failed (recorded); none (no record); changed (refused, no record); down:NODE (no record
     and the node started anew); invalid-down:NODE (recorded, and so); silent:NODE (no record, and the node stays away);
-    killed (the controller dies before the record), killed-after (after it), interrupted.
+    killed (the controller dies before the record), killed-after (after it), killed-after-invalid, interrupted.
     """
 
     script: dict[int, list[str]] = field(default_factory=dict)
@@ -94,8 +94,9 @@ class World:
         kind, _, node = outcome.partition(":")
         if kind not in ("changed", "refused"):
             self.serving = None
-        if kind in ("valid", "invalid", "failed", "killed-after", "invalid-down"):
-            state = {"killed-after": "valid", "invalid-down": "invalid"}.get(kind, kind)
+        if kind in ("valid", "invalid", "failed", "killed-after", "killed-after-invalid", "invalid-down"):
+            states = {"killed-after": "valid", "killed-after-invalid": "invalid", "invalid-down": "invalid"}
+            state = states.get(kind, kind)
             self.serving = request.generation if state == "valid" else None
             self._record(request, state)
         if kind.startswith("killed"):
@@ -468,7 +469,17 @@ def test_a_look_that_fails_while_a_node_is_awaited_is_repeated(
 
 
 OUTCOMES = st.sampled_from(
-    ["valid", "valid", "valid", "invalid", "failed", "none", "killed", "killed-after", "down:spark0", "changed"]
+    [
+        *["valid"] * 3,
+        "invalid",
+        "failed",
+        "none",
+        "killed",
+        "killed-after",
+        "killed-after-invalid",
+        "down:spark0",
+        "changed",
+    ]
 )
 
 
