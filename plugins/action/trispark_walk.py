@@ -27,11 +27,12 @@ from trispark.walk_run import Walk, run_walk
 
 
 class ActionModule(ActionBase):
-    """`trispark_walk`: returns `walk`, `state` (complete, stopped or paused), `reason` and `restored`;
-    for a paused walk also `lines`, `published` and `failure_line`, as `trispark_verdict` gives them for another one."""
+    """`trispark_walk`, whose argument `walk` is what `trispark_trial` returned: returns `walk` (its id), `state`
+    (complete, stopped or paused), `reason` and `restored`; for a paused walk also `lines`, `published` and
+    `failure_line`, as `trispark_verdict` gives them for another one."""
 
     TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset({"root", "site", "stage", "feature", "value", "walk", "plan", "statuses", "deadline"})
+    _VALID_ARGS = frozenset({"root", "site", "stage", "walk", "plan", "statuses"})
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
@@ -39,17 +40,19 @@ class ActionModule(ActionBase):
         die_with_controller()
         forget_outer_run(os.environ)
         display = Display()
+        walk: Mapping[str, Any] = given["walk"]
+        name, deadline = str(walk["id"]), str(walk["deadline"])
         try:
-            deadline = str(given.get("deadline") or "")
             ended = run_walk(
                 Walk(
                     root=Path(str(given["root"])).resolve(),
                     site=str(given["site"]),
                     stage=str(given["stage"]),
-                    feature=str(given["feature"]),
-                    value=str(given.get("value") or ""),
-                    walk=str(given["walk"]),
+                    feature=str(walk["feature"]),
+                    value=str(walk["value"]),
+                    walk=name,
                     agreed=str(given.get("plan") or ""),
+                    refused=str(walk["refused"]),
                     statuses=given["statuses"],
                     deadline=datetime.fromisoformat(deadline) if deadline else None,
                     arguments=child_arguments(context.CLIARGS),
@@ -60,12 +63,12 @@ class ActionModule(ActionBase):
         except TrisparkError as error:
             result.update(failed=True, msg=str(error), check_id=error.id)
         except WalkInterrupted:
-            failure = interrupted(str(given["walk"]))
+            failure = interrupted(name)
             result.update(failed=True, msg=str(failure), check_id=failure.id)
         else:
             result.update(
                 changed=ended.booted > 0,
-                walk=str(given["walk"]),
+                walk=name,
                 state=ended.state,
                 reason=ended.reason,
                 restored=ended.restored or "",
@@ -73,6 +76,6 @@ class ActionModule(ActionBase):
             if self._task.check_mode:
                 result.update(lines=[ended.reason], published={}, failure_line="")
             elif ended.state == "paused":
-                report = paused(str(given["walk"]), ended.reason, ended.restored)
-                result.update(lines=report.lines, published=report.published, failure_line="")
+                report = paused(name, ended.reason, restored=ended.restored, begun=ended.begun)
+                result.update(lines=report.lines, published=report.published, failure_line=report.failure_line)
         return result

@@ -31,12 +31,6 @@ def answer(variables: Mapping[str, Any], name: str) -> dict[str, Any] | None:
     return dict(found) if isinstance(found, Mapping) and found.get("ok") else None
 
 
-def record_head(variables: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-    """The head of one node's record chain in the `status` registered under `name`; None for an empty chain."""
-    found = (answer(variables, name) or {}).get("record_head")
-    return dict(found) if isinstance(found, Mapping) else None
-
-
 def shard_lines(files: list[Mapping[str, Any]], node: str, check: bool) -> list[str]:
     """One line a shard: what was found and done, or in check mode would be done."""
     lines = []
@@ -53,12 +47,11 @@ def _only(value: Any, *names: str) -> dict[str, Any]:
 
 
 class FilterModule:
-    """`trispark_boot_facts`, `trispark_answer`, `trispark_record_head`, `trispark_shard_lines`."""
+    """`trispark_boot_facts`, `trispark_answer`, `trispark_shard_lines`."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         return {
             "trispark_boot_facts": boot_facts,
             "trispark_answer": answer,
-            "trispark_record_head": record_head,
             "trispark_shard_lines": shard_lines,
         }

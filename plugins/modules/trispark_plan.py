@@ -111,7 +111,7 @@ from ansible.module_utils.trispark_failure import fail
 
 from trispark.boot_plan import Moment, Project, plan_arm, plan_stored
 from trispark.errors import TrisparkError
-from trispark.record_chain import leading_head
+from trispark.record_chain import heads_of, leading_head
 from trispark.records import RecordCache
 
 
@@ -150,7 +150,6 @@ def main() -> None:
             )
         else:
             root = Path(given["root"]).resolve()
-            heads = {node: (status or {}).get("record_head") for node, status in given["statuses"].items()}
             plan = plan_arm(
                 Project.load(root, given["site"]),
                 stage=given["stage"],
@@ -169,7 +168,7 @@ def main() -> None:
                 moment=Moment.current(),
             )
             # A fork would be found after the boot otherwise, which then had no record.
-            leading_head(heads, RecordCache(root / ".trispark" / given["site"] / "records"))
+            leading_head(heads_of(given["statuses"]), RecordCache(root / ".trispark" / given["site"] / "records"))
     except TrisparkError as error:
         fail(module, error.as_dict())
     if given["started"]:

@@ -88,7 +88,7 @@ from trispark.errors import TrisparkError
 from trispark.preflight import require_nodes
 from trispark.promote import Promotion, plan_promotion, plan_revert, promotable
 from trispark.promoted import REVERT, Promoted, write_cache
-from trispark.record_chain import leading_head
+from trispark.record_chain import heads_of, leading_head
 from trispark.records import RecordCache
 
 
@@ -99,7 +99,7 @@ def planned(root: Path, given: dict[str, Any]) -> Promotion:
         return plan_revert(given["statuses"], given["record"])
     cache = RecordCache(root / ".trispark" / given["site"] / "records")
     cache.verify()
-    leading_head({node: status.get("record_head") for node, status in given["statuses"].items()}, cache)
+    leading_head(heads_of(given["statuses"]), cache)
     return plan_promotion(
         root=root,
         site=project.site,

@@ -27,8 +27,8 @@ options:
     description: What the tasks of the boot registered, by node.
     type: dict
     required: true
-  heads:
-    description: The agent's C(record_head) by node.
+  statuses:
+    description: What the agent's verb C(status) answered before the boot by node, null for no answer.
     type: dict
     required: true
 attributes:
@@ -46,7 +46,7 @@ EXAMPLES = r"""
     site: lab
     plan: "{{ plan }}"
     facts: "{{ facts }}"
-    heads: "{{ heads }}"
+    statuses: "{{ statuses }}"
 """
 
 RETURN = r"""
@@ -84,7 +84,7 @@ from trispark.boot_outcome import record_boot
 from trispark.catalog import load_catalog
 from trispark.errors import TrisparkError
 from trispark.project import project_state
-from trispark.record_chain import appends, leading_head, set_aside_older_chain
+from trispark.record_chain import appends, heads_of, leading_head, set_aside_older_chain
 from trispark.records import RecordCache
 from trispark.reporting import record_path
 
@@ -107,7 +107,7 @@ def main() -> None:
             "site": {"type": "str", "required": True},
             "plan": {"type": "dict", "required": True},
             "facts": {"type": "dict", "required": True},
-            "heads": {"type": "dict", "required": True},
+            "statuses": {"type": "dict", "required": True},
         },
         supports_check_mode=True,
     )
@@ -116,14 +116,15 @@ def main() -> None:
     cache = RecordCache(root / ".trispark" / given["site"] / "records")
     try:
         now = datetime.now(UTC)
-        aside = set_aside_older_chain(given["heads"], cache) if not module.check_mode else None
-        previous = leading_head(given["heads"], cache)
+        nodes, heads = given["statuses"], heads_of(given["statuses"])
+        aside = set_aside_older_chain(nodes, heads, cache) if not module.check_mode else None
+        previous = leading_head(heads, cache)
         allowlist = loggable_names(root)
         project = project_state(root, __version__)
         if project.problem:
             module.warn(project.problem)
         record = record_boot(project, given["site"], allowlist, given["plan"], given["facts"], previous, now)
-        append = appends(given["heads"], cache, record)
+        append = appends(nodes, heads, cache, record)
         added = False if module.check_mode else cache.add(record)
     except TrisparkError as error:
         fail(module, error.as_dict())

@@ -8,6 +8,7 @@ module: trispark_trial
 short_description: Plan the trial of one feature, or of every value of a sweep
 description:
   - Runs on the controller and reads only. Touches no node.
+  - One that was begun and cannot be planned any more is not refused but brought back; C(walk.refused) says why.
   - The site's promoted baseline is the one that the controller saw last.
 options:
   root:
@@ -42,6 +43,14 @@ options:
     description: Ids of the plans that were agreed on, with commas between them; others are refused. Empty for any.
     type: str
     default: ""
+  deadline:
+    description: No boot begins that cannot end before; ISO 8601, local time of the site where it says no zone.
+    type: str
+    default: ""
+  drain_deadline_s:
+    description: Wait so many seconds for running requests to end; empty or 0 for no drain.
+    type: str
+    default: ""
   variables:
     description: Names of variables in upper case that Ansible knows; a catalog key among them is refused.
     type: list
@@ -70,7 +79,10 @@ EXAMPLES = r"""
 
 RETURN = r"""
 walk:
-  description: Id of the trial, feature and value, and whether it was begun before.
+  description:
+    - Id of the trial, feature and value, and whether it was begun before.
+    - C(refused) says why it cannot go on; C(boots) whether a boot of it may begin, for which the nodes are prepared.
+    - C(deadline) is in UTC, C(drain_s) is 0 where no drain is wanted or needed.
   type: dict
   returned: success
 lines:
@@ -80,6 +92,7 @@ lines:
   returned: success
 """
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
@@ -87,11 +100,7 @@ from ansible.module_utils.trispark_failure import fail
 
 from trispark.boot_plan import Moment
 from trispark.errors import TrisparkError
-from trispark.plan import Ground
-from trispark.records import RecordCache
-from trispark.stages import entry
-from trispark.walk_plan import kept_walk, plan_walk, require_feature, was_begun
-from trispark.walk_run import require_need
+from trispark.trial_begin import TrialAsked, begin_trial
 
 
 def main() -> None:
@@ -105,35 +114,45 @@ def main() -> None:
             "resume": {"type": "str", "default": ""},
             "trial": {"type": "str", "default": ""},
             "plan": {"type": "str", "default": ""},
+            "deadline": {"type": "str", "default": ""},
+            "drain_deadline_s": {"type": "str", "default": ""},
             "variables": {"type": "list", "elements": "str", "default": []},
             "site_variables": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
     given = module.params
-    root = Path(given["root"]).resolve()
-    feature, value = given["feature"], given["value"]
+    asked = TrialAsked(
+        root=Path(given["root"]).resolve(),
+        site=given["site"],
+        stage=given["stage"],
+        feature=given["feature"],
+        value=given["value"],
+        resume=given["resume"],
+        trial=given["trial"],
+        agreed=given["plan"],
+        deadline=given["deadline"],
+        drain=given["drain_deadline_s"],
+        misplaced=given["variables"],
+        seen_site=given["site_variables"],
+    )
     try:
-        ground = Ground.load(root, given["site"])
-        ground.catalog.refuse_misplaced(dict.fromkeys(given["variables"], "-e or a variable of the inventory"))
-        ground.site.refuse_other_values(given["site_variables"])
-        resumed = given["resume"] or (given["trial"] if was_begun(root, given["site"], given["trial"]) else "")
-        if resumed:
-            kept = kept_walk(root, given["site"], resumed)
-            require_feature(kept, given["stage"], feature, value)
-            feature, value = kept.feature, kept.value or ""
-        name = resumed or given["trial"] or Moment.current().trial_id
-        walk = plan_walk(ground, name, given["stage"], feature, value, given["plan"])
-        records = RecordCache(root / ".trispark" / given["site"] / "records").list()
-        if not resumed:
-            require_need(ground.catalog, walk, records)
-        criteria = entry(ground.catalog, walk.stage, walk.site_baseline, records)
+        begin = begin_trial(asked, datetime.now(UTC), Moment.current().trial_id)
     except TrisparkError as error:
         fail(module, error.as_dict())
     module.exit_json(
         changed=False,
-        walk={"id": name, "feature": feature, "value": value, "resumed": bool(resumed)},
-        lines=[*walk.lines(), *(judged.line() for judged in criteria)],
+        walk={
+            "id": begin.walk,
+            "feature": begin.feature,
+            "value": begin.value,
+            "resumed": begin.resumed,
+            "refused": begin.refused,
+            "boots": begin.boots,
+            "deadline": "" if begin.deadline is None else begin.deadline.isoformat(),
+            "drain_s": begin.drain_s,
+        },
+        lines=begin.lines,
     )
 
 

@@ -30,8 +30,8 @@ options:
     description: The boot with which the site's baseline serves; empty when it does not.
     type: str
     default: ""
-  heads:
-    description: Head of each node's record chain by node, null for an empty one.
+  statuses:
+    description: What the agent's verb C(status) answered by node, null for no answer.
     type: dict
     required: true
 attributes:
@@ -49,7 +49,7 @@ EXAMPLES = r"""
     site: lab
     walk: "{{ walk }}"
     restored: "{{ restored }}"
-    heads: "{{ heads }}"
+    statuses: "{{ statuses }}"
 """
 
 RETURN = r"""
@@ -89,7 +89,7 @@ def main() -> None:
             "walk": {"type": "str", "required": True},
             "stopped": {"type": "str", "default": ""},
             "restored": {"type": "str", "default": ""},
-            "heads": {"type": "dict", "required": True},
+            "statuses": {"type": "dict", "required": True},
         },
     )
     given = module.params
@@ -100,7 +100,7 @@ def main() -> None:
             given["walk"],
             stopped=given["stopped"],
             restored=given["restored"] or None,
-            heads=given["heads"],
+            statuses=given["statuses"],
         )
     except TrisparkError as error:
         fail(module, error.as_dict())

@@ -7,13 +7,12 @@ file decides is pure: when no boot may begin any more, and when the whole list s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
-from zoneinfo import ZoneInfo
 
 from pydantic import Field, model_validator
 
@@ -22,13 +21,16 @@ from trispark.catalog import Raw
 from trispark.errors import TrisparkError
 from trispark.plainyaml import Strict, check_model, read_yaml
 from trispark.site import Site
+from trispark.site_time import Window, read_time, zone_named
 
 SHARED_DIRECTORY: Final = "experiments/campaigns"
-NAME: Final = r"[a-z0-9][a-z0-9_-]{0,63}"
-CLOCK: Final = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"
 MAX_FAILED_STARTS: Final = 2
 """After so many boots of one campaign that did not start, it stops."""
-UTC_ZONE: Final = "UTC"
+OF_A_TRIAL: Final = frozenset({"deadline", "drain_deadline_s", "feature", "plan", "resume", "trial_id", "value"})
+"""Variables of the stages' playbooks: a campaign gives them to each trial itself."""
+ROLL_BACK: Final = "playbooks/rollback.yml brings back what was good"
+GO_ON: Final = "the same campaign again goes on"
+REST: Final = "the rest of the list can be walked under another name"
 
 
 class StopOn(StrEnum):
@@ -57,23 +59,12 @@ class CampaignEntry(Strict):
         return f"{self.stage} {self.feature}" + (f"={self.value_text}" if self.value is not None else "")
 
 
-class Window(Strict):
-    """Local times of the site: production may be stopped from `begin` on, and serves again by `back_by`."""
-
-    begin: Annotated[str, Field(pattern=CLOCK)] | None = None
-    back_by: Annotated[str, Field(pattern=CLOCK)]
-
-    @model_validator(mode="after")
-    def _open(self) -> Window:
-        if self.begin == self.back_by:
-            raise ValueError(f"begin and back_by are both {self.begin}, the window would be empty")
-        return self
-
-
 class CampaignFile(Strict):
-    """One campaign. `deadline`: local time of the site, after which nothing of it may be under way; `window`: instead
-    of the site's own (site_unattended_window); `drain_s`: how long running requests may take to end before production
-    is stopped."""
+    """One campaign. `deadline`: after it nothing of the campaign may be under way; `window`: instead of the site's own
+    (site_unattended_window); `drain_s`: how long running requests may take to end before production is stopped.
+
+    Times are local times of the window's zone, else of the site's.
+    """
 
     schema_version: Literal[1]
     summary: str
@@ -89,42 +80,30 @@ class CampaignFile(Strict):
         twice = sorted({label for label in labels if labels.count(label) > 1})
         if twice:
             raise ValueError(f"{twice[0]} is there twice")
-        if self.deadline is not None:
-            try:
-                datetime.fromisoformat(self.deadline)
-            except ValueError:
-                raise ValueError(f"{self.deadline} is no ISO 8601 time") from None
         return self
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """A campaign file, checked. `digest`: of its bytes."""
+    """A campaign file, checked. `digest`: of its bytes; `zone`: of the window; `deadline`: in UTC."""
 
     name: str
     path: Path
     digest: str
     file: CampaignFile
-    zone: ZoneInfo
+    zone: tzinfo
     window: Window | None
+    deadline: datetime | None
 
     @property
     def entries(self) -> tuple[CampaignEntry, ...]:
         return self.file.entries
 
-    @property
-    def deadline(self) -> datetime | None:
-        """The absolute one, in UTC."""
-        if self.file.deadline is None:
-            return None
-        found = datetime.fromisoformat(self.file.deadline)
-        return (found if found.tzinfo is not None else found.replace(tzinfo=self.zone)).astimezone(UTC)
-
 
 def load_campaign(root: Path, site: Site, name: str) -> Campaign:
     """The site's own campaign of this name before the shared one.
 
-    Raises TS-CAMPAIGN-UNKNOWN with the list of those there are, TS-CAMPAIGN-SCHEMA, TS-CAMPAIGN-ZONE, TS-YAML-*.
+    Raises TS-CAMPAIGN-UNKNOWN with the list of those there are, TS-CAMPAIGN-SCHEMA, TS-TIME-*, TS-YAML-*.
     """
     own, shared = root / "inventory" / site.name / "campaigns", root / SHARED_DIRECTORY
     known = sorted({path.stem for place in (own, shared) for path in place.glob("*.yml")})
@@ -138,34 +117,33 @@ def load_campaign(root: Path, site: Site, name: str) -> Campaign:
             remedy=f"-e campaign={known[0]}" if known else "write one, docs/reference.md says how",
         )
     path = next(place / f"{name}.yml" for place in (own, shared) if (place / f"{name}.yml").is_file())
-    file = check_model(CampaignFile, read_yaml(path), str(path.relative_to(root)), "TS-CAMPAIGN-SCHEMA")
-    own_window = site.unattended_window
-    zone_name = own_window.time_zone if own_window is not None else UTC_ZONE
-    window = file.window
-    if window is None and own_window is not None:
-        window = Window(begin=own_window.begin, back_by=own_window.back_by)
+    where = str(path.relative_to(root))
+    file = check_model(CampaignFile, read_yaml(path), where, "TS-CAMPAIGN-SCHEMA")
+    window = file.window or site.unattended_window
+    zone = (None if window is None else window.time_zone) or site.time_zone
     return Campaign(
         name=name,
         path=path,
         digest=hashlib.sha256(path.read_bytes()).hexdigest(),
         file=file,
-        zone=_zone(zone_name, site),
+        zone=UTC if window is None else zone_named(zone, f"{where} window"),
         window=window,
+        deadline=None if file.deadline is None else read_time(file.deadline, zone, f"{where} deadline"),
     )
 
 
-def _zone(name: str, site: Site) -> ZoneInfo:
-    try:
-        return ZoneInfo(name)
-    except (OSError, ValueError, KeyError) as error:
+def refuse_variables(given: Collection[str]) -> None:
+    """Raises TS-CAMPAIGN-VARIABLE when `given`, names of variables, has one that a campaign gives to its trials."""
+    found = sorted(OF_A_TRIAL & set(given))
+    if found:
         raise TrisparkError(
-            "TS-CAMPAIGN-ZONE",
-            f"this machine does not know the time zone {name}",
-            where=f"{site.path}: site_unattended_window",
-            expected="a name of the tz database, such as Europe/Berlin",
-            observed=f"{type(error).__name__}: {error}"[:120],
-            remedy="install the package tzdata, or correct the name",
-        ) from None
+            "TS-CAMPAIGN-VARIABLE",
+            "variables of a trial were given to a campaign, which has trials of its own",
+            where="-e or a variable of the inventory",
+            expected="campaign alone; what holds for its trials is in the list",
+            observed=", ".join(found),
+            remedy="leave them out; a campaign that was begun goes on when it is started again",
+        )
 
 
 def closing(campaign: Campaign, now: datetime) -> datetime | None:
@@ -180,7 +158,7 @@ def closing(campaign: Campaign, now: datetime) -> datetime | None:
     return min(limits, default=None)
 
 
-def _open_window(window: Window, zone: ZoneInfo, now: datetime) -> datetime | None:
+def _open_window(window: Window, zone: tzinfo, now: datetime) -> datetime | None:
     """The end of the window that is open at `now`, None when it is shut; it may have begun the day before."""
     today = now.astimezone(zone).date()
     for day in (today + timedelta(days=offset) for offset in (-1, 0, 1)):
@@ -192,34 +170,52 @@ def _open_window(window: Window, zone: ZoneInfo, now: datetime) -> datetime | No
     return None
 
 
-def _at(day: date, text: str, zone: ZoneInfo) -> datetime:
+def _at(day: date, text: str, zone: tzinfo) -> datetime:
     """That local time in UTC, so that times compare over a change of the clocks; of one that comes twice the first."""
     return datetime.combine(day, time.fromisoformat(text), zone).astimezone(UTC)
 
 
 @dataclass(frozen=True)
 class EntryEnd:
-    """How a trial of the list ended. `down`: it took a node down; `verdicts` of its records."""
+    """How a trial of the list ended. `ended`: with its records; `paused`: it goes on later; `refused`: it was left out;
+    `failed`: it broke before its end, `reason` says how.
+
+    `restored` is False when a boot of it was begun and the baseline is not known to serve again; `down`: it took a node
+    down; `verdicts` of its records.
+    """
 
     label: str
     trial: str
-    state: Literal["ended", "paused", "refused"]
+    state: Literal["ended", "paused", "refused", "failed"]
     reason: str
     verdicts: tuple[str, ...] = ()
     restored: bool = True
     down: bool = False
-    failed_starts: int = 0
     invalid: bool = False
 
 
-def stop_reason(campaign: Campaign, ends: Sequence[EntryEnd]) -> str | None:
-    """Why the campaign stops after the trials that have ended so far; None to go on."""
+@dataclass(frozen=True)
+class Stop:
+    """Why a campaign stops before its list ends, and what to do."""
+
+    reason: str
+    remedy: str
+
+
+def stop_reason(campaign: Campaign, ends: Sequence[EntryEnd], failed_starts: int) -> Stop | None:
+    """Whether the campaign stops after the trials that have ended so far; None to go on.
+
+    `failed_starts`: boots of all its trials that did not start.
+    """
     for end in ends:
-        if end.state == "ended" and not end.restored:
-            return f"{end.label}: the baseline does not serve again"
-    failed = sum(end.failed_starts for end in ends)
-    if failed >= MAX_FAILED_STARTS:
-        return f"{failed} boots did not start"
+        if end.restored:
+            continue
+        reason = f"{end.label}: the baseline does not serve again"
+        if end.state == "failed":
+            reason = f"{end.label} broke in the middle of its boots, production may be down: {end.reason}"
+        return Stop(reason, f"{ROLL_BACK}; then {REST if end.state == 'ended' else GO_ON}")
+    if failed_starts >= MAX_FAILED_STARTS:
+        return Stop(f"{failed_starts} boots did not start", f"look at the logs of the trials; {REST}")
     for end in ends:
         found = {
             StopOn.NODE_DOWN: end.down,
@@ -229,13 +225,15 @@ def stop_reason(campaign: Campaign, ends: Sequence[EntryEnd]) -> str | None:
         }
         for cause in campaign.file.stop_on:
             if found[cause]:
-                return f"{end.label}: {end.reason or cause.value} (stop_on: {cause.value})"
+                return Stop(
+                    f"{end.label}: {end.reason or cause.value} (stop_on: {cause.value})", f"look at that trial; {REST}"
+                )
     return None
 
 
 def published(campaign: Campaign, ends: Sequence[EntryEnd], state: str, reason: str) -> Mapping[str, Any]:
-    """What the playbook hands to its caller."""
-    done = {end.label for end in ends if end.state != "paused"}
+    """What the playbook hands to its caller. `left`: trials that the same campaign still has before it."""
+    done = {end.label for end in ends if end.state in ("ended", "refused")}
     return {
         "campaign": {
             "name": campaign.name,

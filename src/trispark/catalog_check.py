@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from trispark.allowlist import NEVER, Allowlist, Scope, Support, Value, Variable
@@ -30,18 +30,41 @@ ALLOWLIST = f"{DIRECTORY}/env_allowlist.yml"
 UNPROVEN = "no evidence proves it on the engine"
 
 
+BASELINE = f"{DIRECTORY}/baseline.yml"
+
+
+def judge_baseline(allowlist: Allowlist, settings: Mapping[str, object]) -> Iterator[tuple[str, Value | TrisparkError]]:
+    """Of every key that the baseline has or must have, its typed value or what is wrong with it."""
+    for name in sorted(settings):
+        try:
+            variable = allowlist.require(name, BASELINE)
+            if variable.source != "baseline":
+                raise _reference(
+                    BASELINE,
+                    f"{name} is no key of the baseline",
+                    f"its source is {variable.source}",
+                    "a variable whose source is baseline",
+                )
+            yield name, variable.check(settings[name], BASELINE)
+        except TrisparkError as error:
+            yield name, error
+    for variable in allowlist.variables():
+        if variable.source == "baseline" and variable.name not in settings:
+            missing = f"the key {variable.name} is missing"
+            yield (
+                variable.name,
+                _reference(BASELINE, missing, "nothing", f"every key explicit, also {variable.name}"),
+            )
+
+
 def check_baseline(allowlist: Allowlist, settings: Mapping[str, Raw]) -> dict[str, Value]:
     """Typed baseline settings, every key explicit. Raises TS-ENV-* or TS-CATALOG-REFERENCE."""
-    where = f"{DIRECTORY}/baseline.yml"
     typed: dict[str, Value] = {}
-    for name in sorted(settings):
-        variable = allowlist.require(name, where)
-        if variable.source != "baseline":
-            raise _reference(where, f"{name} is not a baseline key, its source is {variable.source}", name)
-        typed[name] = variable.check(settings[name], where)
+    for name, found in judge_baseline(allowlist, settings):
+        if isinstance(found, TrisparkError):
+            raise found
+        typed[name] = found
     for variable in allowlist.variables():
-        if variable.source == "baseline" and variable.name not in typed:
-            raise _reference(where, f"the key {variable.name} is missing", "every key explicit")
         for value in (variable.inert_value, variable.omit_value, variable.default):
             if value is not None:
                 variable.check(value, f"{ALLOWLIST} {variable.name}")
@@ -234,12 +257,12 @@ def _check_exclusion(catalog: Catalog, exclusion: Exclusion, where: str) -> None
             raise _reference(where, f"it names the feature {feature}, which does not exist", feature)
 
 
-def _reference(where: str, what: str, observed: str) -> TrisparkError:
+def _reference(where: str, what: str, observed: str, expected: str = "entries that fit together") -> TrisparkError:
     return TrisparkError(
         "TS-CATALOG-REFERENCE",
         what,
         where=where,
-        expected="entries that fit together",
+        expected=expected,
         observed=observed,
         remedy=f"correct {where}",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,27 @@ from trispark.errors import TrisparkError
 from trispark.records import RecordCache, record_hash
 
 Head = Mapping[str, Any]
+Heads = Mapping[str, Head | None]
+"""Of each node whose chain is known its head, None for an empty chain; a node that did not answer is not there."""
 
 
-def set_aside_older_chain(heads: Mapping[str, Head | None], cache: RecordCache) -> Path | None:
-    """Rename the controller's copy when every node's chain is empty, as after a site was made anew; None otherwise.
+def heads_of(statuses: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Head | None]:
+    """From the answers of `status`, None for a node that gave none. Nothing is known of a damaged chain either."""
+    return {
+        node: status["record_head"]
+        for node, status in statuses.items()
+        if status and status["record_chain"] in ("ok", "empty")
+    }
+
+
+def set_aside_older_chain(nodes: Collection[str], heads: Heads, cache: RecordCache) -> Path | None:
+    """Rename the controller's copy when the chain of every one of `nodes` is empty, as after a site was made anew; None
+    otherwise.
 
     The nodes hold the truth: a copy of a chain that none of them has belongs to nodes that are gone. It is kept under
     `records-until-<number>-<id>`, beside the new one.
     """
-    if any(heads.values()) or not cache.list(limit=1):
+    if set(nodes) - set(heads) or any(heads.values()) or not cache.list(limit=1):
         return None
     last = cache.list(limit=1)[0]
     target = cache.directory.with_name(f"records-until-{last['seq']}-{last['id']}")
@@ -26,16 +38,17 @@ def set_aside_older_chain(heads: Mapping[str, Head | None], cache: RecordCache) 
     return target
 
 
-def leading_head(heads: Mapping[str, Head | None], cache: RecordCache) -> dict[str, Any] | None:
+def leading_head(heads: Heads, cache: RecordCache) -> dict[str, Any] | None:
     """The head that a new record follows, None when all chains are empty.
 
     It is the newest of the nodes' heads, or the controller's when that continues it: the controller keeps a record
     first, so one that was killed while appending has it and the nodes get it later. A node that was down may be behind.
+    Where no node holds a record, or none answers, it is the controller's.
     Raises TS-RECORD-FORK naming the chain that is not the same.
     """
     known = {node: head for node, head in heads.items() if head}
     if not known:
-        return None
+        return cache.head()
     newest = max(known.values(), key=lambda head: int(head["seq"]))
     copies = {int(record["seq"]): record_hash(record) for record in cache.list()}
     for node, head in sorted(known.items()):
@@ -66,35 +79,43 @@ def _fork(where: str, expected: str, observed: str) -> TrisparkError:
 
 
 def appends(
-    heads: Mapping[str, Head | None], cache: RecordCache, record: Mapping[str, Any]
+    nodes: Collection[str], heads: Heads, cache: RecordCache, record: Mapping[str, Any]
 ) -> dict[str, list[dict[str, Any]]]:
     """{node: [{"record", "previous"}, ...]}: the new record, after what a node that was down has missed.
+
+    One whose chain is not known gets the new record alone, and its agent says what is wrong.
 
     Raises TS-RECORD-LOST when the controller's copy does not hold a missed record.
     """
     result: dict[str, list[dict[str, Any]]] = {}
-    for node, head in heads.items():
-        seq = int(head["seq"]) if head else 0
-        missed = [old for old in cache.list() if seq < int(old["seq"]) < int(record["seq"])]
-        _require_all(node, seq, int(record["seq"]) - 1, missed, cache)
+    for node in nodes:
+        missed: list[dict[str, Any]] = []
+        if node in heads:
+            seq = _seq(heads[node])
+            missed = [old for old in cache.list() if seq < int(old["seq"]) < int(record["seq"])]
+            _require_all(node, seq, int(record["seq"]) - 1, missed, cache)
         result[node] = [{"record": entry, "previous": entry["previous"]} for entry in [*missed, record]]
     return result
 
 
-def behind(heads: Mapping[str, Head | None], cache: RecordCache) -> dict[str, list[dict[str, Any]]]:
-    """{node: [{"record", "previous"}, ...]}: what each node lacks of the controller's copies.
+def behind(nodes: Collection[str], heads: Heads, cache: RecordCache) -> dict[str, list[dict[str, Any]]]:
+    """{node: [{"record", "previous"}, ...]}: what each node lacks of the controller's copies, as far as is known.
 
     Raises TS-RECORD-LOST when the controller's copy does not hold a missed record.
     """
     records = cache.list()
     newest = int(records[-1]["seq"]) if records else 0
-    result: dict[str, list[dict[str, Any]]] = {}
+    result: dict[str, list[dict[str, Any]]] = {node: [] for node in nodes}
     for node, head in heads.items():
-        seq = int(head["seq"]) if head else 0
+        seq = _seq(head)
         missed = [record for record in records if int(record["seq"]) > seq]
         _require_all(node, seq, max(seq, newest), missed, cache)
         result[node] = [{"record": entry, "previous": entry["previous"]} for entry in missed]
     return result
+
+
+def _seq(head: Head | None) -> int:
+    return int(head["seq"]) if head else 0
 
 
 def missing(head: Head | None, cache: RecordCache) -> int | None:

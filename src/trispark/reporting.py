@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trispark.benchstats import summarize
+from trispark.errors import TrisparkError
 from trispark.records import RecordCache
 from trispark.verdict import INCONCLUSIVE
 
@@ -66,10 +67,23 @@ class RecordedTrial:
 
 
 MIB: Final = 1024 * 1024
-NOT_RESTORED: Final = "TS-TRIAL-RESTORE: the baseline does not serve again; do: playbooks/rollback.yml"
 
 
-def trials(found: Sequence[RecordedTrial], ended: str, *, restored: bool) -> Report:
+def not_restored(walk: str) -> str:
+    """The line of a trial that left production without its baseline."""
+    return str(
+        TrisparkError(
+            "TS-TRIAL-RESTORE",
+            "the baseline does not serve again",
+            where=f"trial {walk}",
+            expected="the site's baseline on every rank",
+            observed="a boot of the trial was begun, and none that restores it is valid",
+            remedy="playbooks/rollback.yml",
+        )
+    )
+
+
+def trials(walk: str, found: Sequence[RecordedTrial], ended: str, *, restored: bool) -> Report:
     """The verdicts of a walk: of one trial under `trial`, and of all, one a value of a sweep, under `trials`.
 
     `ended` says why the walk did not make all of its boots; empty when it did. `restored`: whether the baseline serves.
@@ -84,17 +98,31 @@ def trials(found: Sequence[RecordedTrial], ended: str, *, restored: bool) -> Rep
         published["trial"] = each[0].published
     failures = list(dict.fromkeys(report.failure_line for report in each if report.failure_line))
     if ended and not failures:
-        failures = [f"TS-TRIAL-ENDED: {ended}"]
-    if not restored and not any(NOT_RESTORED in line for line in failures):
-        failures.insert(0, NOT_RESTORED)
+        error = TrisparkError(
+            "TS-TRIAL-ENDED",
+            "the trial ended before all of its boots were made",
+            where=f"trial {walk}",
+            expected="every boot of its plan",
+            observed=ended,
+            remedy="mend what the line names, then start a new trial",
+        )
+        failures = [str(error)]
+    if not restored:
+        failures.insert(0, not_restored(walk))
     return Report([line for report in each for line in report.lines], published, " | ".join(failures))
 
 
-def paused(walk: str, reason: str, restored: str | None) -> Report:
-    """A walk that its deadline ended: no verdict yet."""
-    serves = f"the baseline serves ({restored})" if restored else "nothing was started"
+def paused(walk: str, reason: str, *, restored: str | None, begun: bool) -> Report:
+    """A walk that its deadline ended: no verdict yet.
+
+    `begun`: whether a boot of it was begun; then it is a failure when no boot `restored` the baseline.
+    """
+    serves = f"the baseline serves ({restored})" if restored else "the baseline is NOT restored"
+    if not begun:
+        serves = "nothing was started"
     line = f"trial {walk} is paused: {reason}; {serves}; the same playbook with -e resume={walk} goes on"
-    return Report([line], {"paused": {"walk": walk, "reason": reason, "restored": restored}})
+    published = {"walk": walk, "reason": reason, "restored": restored, "begun": begun}
+    return Report([line], {"paused": published}, not_restored(walk) if begun and not restored else "")
 
 
 def _trial(entry: RecordedTrial) -> Report:
@@ -122,11 +150,9 @@ def _trial(entry: RecordedTrial) -> Report:
         "restored": restored,
         "record": entry.path,
     }
-    failure = f"TS-TRIAL-BOOT: {failed[0]['boot_id']}: {failed[0]['outcome']['reason']}" if failed else ""
+    failure = _failed_boot(failed[0]) if failed else ""
     if str(outcome["reason"]).startswith("TS-TRIAL-"):
         failure = str(outcome["reason"])  # the boots cannot be compared
-    if restored is None:
-        failure = f"{NOT_RESTORED}; {failure}".rstrip("; ")
     return Report(lines, published, failure)
 
 
@@ -143,6 +169,19 @@ def _memory(boots: Sequence[Record]) -> list[str]:
         for rank, before in sorted(arms[0].items())
         if (after := arms[1].get(rank)) is not None
     ]
+
+
+def _failed_boot(boot: Record) -> str:
+    return str(
+        TrisparkError(
+            "TS-TRIAL-BOOT",
+            "a boot of the trial is not valid",
+            where=str(boot["boot_id"]),
+            expected="every gate passed",
+            observed=str(boot["outcome"]["reason"]),
+            remedy="read the kept logs of that boot",
+        )
+    )
 
 
 def _undecided(record: Record, boots: Sequence[Record], failed: Sequence[Record]) -> str:

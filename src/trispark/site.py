@@ -16,6 +16,7 @@ from trispark.allowlist import check_text, is_address, is_plain_path
 from trispark.errors import TrisparkError
 from trispark.plainyaml import BROKEN, NO_FIT, Rules, Strict, check_model, judge_model, read_yaml, wrong_keys
 from trispark.share import CheckpointShare, LocalShare, unmountable
+from trispark.site_time import SiteWindow
 
 HOST_GROUP: Final = "sparks"
 DIGEST_REFERENCE: Final = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
@@ -30,7 +31,6 @@ _SYSTEM_DIRECTORIES: Final = frozenset(
 _KERNEL_DIRECTORIES: Final = ("/dev/", "/proc/", "/sys/")
 _INTERFACE: Final = r"^[A-Za-z0-9_.-]{1,15}$"
 _HCA: Final = r"^[A-Za-z0-9_]{1,63}$"
-_TIME: Final = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"
 
 
 def _plain_path(value: str) -> str:
@@ -176,14 +176,6 @@ class BenchSettings(Strict):
         return 30 + tokens / BENCH_TOKENS_PER_SECOND_AT_LEAST
 
 
-class UnattendedWindow(Strict):
-    """When a campaign may take the site out of service, and by when it serves again (local time of `time_zone`)."""
-
-    begin: Annotated[str, Field(pattern=_TIME)]
-    back_by: Annotated[str, Field(pattern=_TIME)]
-    time_zone: Annotated[str, Field(pattern=r"^[A-Za-z]+(/[A-Za-z0-9_+-]+)*$")]
-
-
 class Site(BaseModel):
     """The site. Attribute `x` is the inventory key `site_x`; `nodes` comes from hosts.yml, in rank order."""
 
@@ -225,7 +217,8 @@ class Site(BaseModel):
     """Name in experiments/memory.yml of what the nodes' memory is judged by; None judges no budget."""
     boot_minutes: Annotated[float, Field(gt=0, le=1440)] | None = None
     """How long a boot with its measurement takes here, in minutes; for planning alone."""
-    unattended_window: UnattendedWindow | None = None
+    unattended_window: SiteWindow | None = None
+    """When a campaign may take the site out of service, and by when it serves again."""
     extra_container_env: dict[str, int | float | str | bool] = Field(default_factory=dict)
     """Variables of the allowlist whose source is site.extra_container_env."""
     build_dockerfile: str | None = None
@@ -266,6 +259,11 @@ class Site(BaseModel):
     def head(self) -> Node:
         """Rank 0."""
         return self.nodes[0]
+
+    @property
+    def time_zone(self) -> str | None:
+        """In which times without a zone of their own are read; None where the site does not say."""
+        return None if self.unattended_window is None else self.unattended_window.time_zone
 
     def checkpoint_dir_of(self, node: Node) -> str:
         """Where that node sees the checkpoint."""

@@ -17,6 +17,7 @@ from trispark.errors import TrisparkError
 from trispark.resolve import extra_value, given_value, node_value, resolve
 from trispark.site import DOCKERFILES, LAB, Site, judge_site
 from trispark.site_files import site_files
+from trispark.site_time import zone_named
 from trispark.workloads import load_workloads
 
 _DOCUMENTATION: Final = tuple(
@@ -106,6 +107,9 @@ def _check(site: Site, wrong: frozenset[str], name: str, catalog: Catalog, root:
     if "site_bench" not in wrong:
         with found.collecting():
             load_workloads(root, site.bench.workloads)
+    if site.time_zone is not None and "site_unattended_window" not in wrong:
+        with found.collecting():
+            zone_named(site.time_zone, f"{site.path}: site_unattended_window")
     _check_dockerfile(site, root, found)
     if name != LAB and site.configured:
         _check_ready(site, found)

@@ -30,7 +30,7 @@ from trispark.catalog import (
     StagesFile,
     assemble,
 )
-from trispark.catalog_check import UNPROVEN
+from trispark.catalog_check import UNPROVEN, judge_baseline
 from trispark.errors import TrisparkError
 from trispark.plainyaml import judge_model, read_yaml
 from trispark.plan import Ground, judge_excluded
@@ -110,7 +110,7 @@ def _error_of(files: Files) -> TrisparkError | None:
 
 def _references(files: Files) -> Iterator[TrisparkError]:
     """Problems between the files. Ends where the rest cannot be judged with what is wrong put aside."""
-    yield from _baseline(files)
+    yield from (found for _, found in _judged_baseline(files) if isinstance(found, TrisparkError))
     rest: Files | None = _with_baseline(files)
     seen: set[str] = set()
     while rest is not None and (error := _error_of(rest)) is not None:
@@ -148,53 +148,14 @@ def _with_all_stages(files: Files) -> Files | None:
     return _with(files, "stages.yml", {**dict.fromkeys(STAGES, next(iter(stages.values()))), **stages})
 
 
-def _baseline(files: Files) -> Iterator[TrisparkError]:
-    """Every key of the baseline by itself, and every one that is missing."""
-    allowlist, settings = Allowlist(files["env_allowlist.yml"]), files["baseline.yml"].settings
-    for name in sorted(settings):
-        error = _key_error(allowlist, name, settings[name])
-        if error is not None:
-            yield error
-    for variable in allowlist.variables():
-        if variable.source == "baseline" and variable.name not in settings:
-            yield _key_missing(variable.name)
-
-
-def _key_error(allowlist: Allowlist, name: str, value: object) -> TrisparkError | None:
-    where = f"{DIRECTORY}/baseline.yml"
-    try:
-        variable = allowlist.require(name, where)
-        if variable.source != "baseline":
-            return TrisparkError(
-                "TS-CATALOG-REFERENCE",
-                f"{name} is not a baseline key, its source is {variable.source}",
-                where=where,
-                expected="a variable whose source is baseline",
-                observed=name,
-                remedy=f"correct {where}",
-            )
-        variable.check(value, where)
-    except TrisparkError as error:
-        return error
-    return None
-
-
-def _key_missing(name: str) -> TrisparkError:
-    where = f"{DIRECTORY}/baseline.yml"
-    return TrisparkError(
-        "TS-CATALOG-REFERENCE",
-        f"the key {name} is missing",
-        where=where,
-        expected="every key explicit",
-        observed=f"no {name}",
-        remedy=f"correct {where}",
-    )
+def _judged_baseline(files: Files) -> Iterator[tuple[str, Any]]:
+    return judge_baseline(Allowlist(files["env_allowlist.yml"]), files["baseline.yml"].settings)
 
 
 def _with_baseline(files: Files) -> Files | None:
     """The files with a right value for every wrong or missing key; None when there is none to be found."""
-    allowlist, given = Allowlist(files["env_allowlist.yml"]), files["baseline.yml"].settings
-    settings = {name: value for name, value in given.items() if _key_error(allowlist, name, value) is None}
+    allowlist = Allowlist(files["env_allowlist.yml"])
+    settings = {name: value for name, value in _judged_baseline(files) if not isinstance(value, TrisparkError)}
     for variable in allowlist.variables():
         if variable.source == "baseline" and variable.name not in settings:
             stand_in = _any_value(variable)

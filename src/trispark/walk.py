@@ -8,6 +8,7 @@ third time; begin again a boot that took a node down; go on after two failed sta
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Protocol
@@ -16,14 +17,12 @@ from trispark.boot_plan import is_serving
 from trispark.errors import TrisparkError
 from trispark.walk_journal import Entry, History, Identities, Journal
 from trispark.walk_plan import Slot, WalkPlan
+from trispark.walk_slots import MAX_ATTEMPTS, MAX_FAILED_STARTS, Record, is_pointless, record_of
 from trispark.walk_time import BootTimes, fits
 
-MAX_ATTEMPTS: Final = 2
-MAX_FAILED_STARTS: Final = 2
 RETURN_POLL_S: Final = 10.0
 RESTORE: Final = "restore"
 ROLLBACK: Final = "rollback"
-Record = Mapping[str, Any]
 Statuses = Mapping[str, Mapping[str, Any] | None]
 State = Literal["complete", "stopped", "paused"]
 
@@ -52,12 +51,15 @@ class ChildEnd:
 
 
 class Children(Protocol):
-    """The runs below a walk. Both return when they have ended, whatever came of them."""
+    """The runs below a walk. `boot` returns when it has ended, whatever came of it."""
 
     def boot(self, request: BootRequest) -> ChildEnd: ...
 
     def statuses(self) -> Statuses:
-        """{node: answer of `status`}, None for a node that did not answer."""
+        """{node: answer of `status`}, None for a node that did not answer.
+
+        Raises TS-WALK-STATUS when the run says nothing of the nodes, and WalkInterrupted.
+        """
 
 
 class Clock(Protocol):
@@ -76,11 +78,13 @@ class WalkInterrupted(Exception):
 @dataclass(frozen=True)
 class WalkEnd:
     """`complete`: every boot that there is to do was done; `stopped`: for good, with `reason`; `paused`: by the
-    deadline. `restored`: the boot with which the site's baseline serves, None when it does not."""
+    deadline. `restored`: the boot with which the site's baseline serves, None when that is not known; `begun`: whether
+    a boot was begun, now or before the walk was resumed, after which the baseline has to be restored."""
 
     state: State
     reason: str
     restored: str | None
+    begun: bool
     booted: int
 
 
@@ -105,17 +109,25 @@ class Walker:
     _known: dict[str, str | None] = field(default_factory=dict)
 
     def walk(self) -> WalkEnd:
-        """Raises WalkInterrupted, and what reading records or journal raises."""
+        """Raises WalkInterrupted, TS-WALK-STATUS, and what reading records or journal raises; what was begun is brought
+        back first where that can be done, and the walk can be resumed."""
         self._known = identities(self.statuses)
         self._note("began", identities=self._known)
-        reason = self.journal.read().stopped or self._walk_slots()
+        try:
+            reason = self.journal.read().stopped or self._walk_slots()
+        except TrisparkError as error:
+            self.say(f"the trial cannot go on: {error}")
+            with suppress(TrisparkError):
+                self._restore()
+            raise
         if reason is not None and self.journal.read().stopped is None and not isinstance(reason, _Pause):
             self._note("stopped", reason=reason)
         restored = self._restore()
+        state: State = "complete" if reason is None else "stopped"
         if isinstance(reason, _Pause):
             self._note("paused", reason=str(reason))
-            return WalkEnd("paused", str(reason), restored, self._booted)
-        return WalkEnd("complete" if reason is None else "stopped", reason or "", restored, self._booted)
+            state = "paused"
+        return WalkEnd(state, str(reason or ""), restored, self._is_begun(), self._booted)
 
     # -- the slots of the plan
 
@@ -125,7 +137,7 @@ class Walker:
             record = self._record(slot.slot)
             if record is not None:
                 reason = self._take(slot, record, known=True)
-            elif self._is_pointless(slot):
+            elif is_pointless(self.plan, slot, self.records()):
                 self._line(slot, "left out: an earlier boot of this candidate is not valid")
                 continue
             else:
@@ -205,20 +217,11 @@ class Walker:
         went = changed_hosts(start.fields.get("identities") or {}, self._known)
         return self._note_down(slot.slot, slot.label, went) if went else None
 
-    def _is_pointless(self, slot: Slot) -> bool:
-        """Whether every trial that the boot is for had a candidate that was not valid: it cannot end with KEEP."""
-
-        def lost(trial: int) -> bool:
-            earlier = [each for each in self.plan.slots if each.slot < slot.slot and trial in each.trials]
-            found = [self._record(each.slot) for each in earlier if each.arm == "candidate"]
-            return any(record is not None and record["outcome"]["state"] != "valid" for record in found)
-
-        return all(lost(trial) for trial in slot.trials)
-
     # -- nodes that went down
 
     def _node_down(self, slot: int, label: str) -> str | None:
         """After a boot that did not end well: whether it took a node down."""
+        self.statuses = {}  # what was seen before the boot says nothing when this look fails
         self.statuses = self.children.statuses()
         found = identities(self.statuses)
         went = changed_hosts(self._known, found)
@@ -242,12 +245,11 @@ class Walker:
         """
         slot = len(self.plan.slots)
         waited_until = self.clock.now().timestamp() + self.return_s
-        begun = any(entry.event == "slot_started" for entry in self.journal.read().entries)
         for purpose in (RESTORE, ROLLBACK):
             last = self._last_boot()
             if last is not None and self._serves(last):
                 return str(last["id"])
-            if not begun or not self._await_nodes(waited_until):
+            if not self._is_begun() or not self._await_nodes(waited_until):
                 return None
             ended = self._run(BootRequest(slot, "baseline", purpose, None, self.plan.site_baseline, measure=False))
             record = self._last_boot()
@@ -266,6 +268,9 @@ class Walker:
         self.say(f"the baseline {self.plan.site_baseline} does not serve again")
         return None
 
+    def _is_begun(self) -> bool:
+        return self.journal.read().last_start() is not None
+
     def _serves(self, last: Record) -> bool:
         """Whether the newest boot of the site is a valid one of the baseline, and serves as far as is known."""
         if last["outcome"]["state"] != "valid" or last["resolved"]["generation"] != self.plan.site_baseline:
@@ -280,12 +285,18 @@ class Walker:
         if not self.journal.read().nodes_down():
             return True
         while True:
-            silent = self._silent(self.children.statuses())
-            if not silent:
-                return True
-            if self.clock.now().timestamp() >= until:
-                self.say(f"restore: {', '.join(silent)} did not come back, the baseline is not restored")
-                return False
+            late = self.clock.now().timestamp() >= until
+            try:
+                silent = self._silent(self.children.statuses())
+            except TrisparkError:
+                if late:
+                    raise
+            else:
+                if not silent:
+                    return True
+                if late:
+                    self.say(f"restore: {', '.join(silent)} did not come back, the baseline is not restored")
+                    return False
             self.clock.sleep(RETURN_POLL_S)
 
     def _silent(self, statuses: Statuses) -> tuple[str, ...]:
@@ -304,15 +315,7 @@ class Walker:
         return ended
 
     def _record(self, slot: int) -> Record | None:
-        """The newest record of the boot of a slot of this walk."""
-        found = [
-            record
-            for record in self.records()
-            if record["kind"] == "boot"
-            and record["requested"]["trial"] == self.plan.walk
-            and record["requested"].get("slot") == slot
-        ]
-        return found[-1] if found else None
+        return record_of(self.plan, slot, self.records())
 
     def _last_boot(self) -> Record | None:
         found = [record for record in self.records() if record["kind"] == "boot"]

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from trispark.errors import TrisparkError
-from trispark.reporting import node_answers
+from trispark.reporting import node_answers, node_states
 from trispark.run_events import error_lines
 from trispark.runner import RunResult, run_playbook
-from trispark.walk import ROLLBACK, BootRequest, ChildEnd, Statuses
+from trispark.walk import ROLLBACK, BootRequest, ChildEnd, Statuses, WalkInterrupted
 from trispark.walk_plan import WalkPlan
 
 _FLAGS: Final = {
@@ -127,5 +127,22 @@ def child_end(result: RunResult) -> ChildEnd:
 
 
 def node_statuses(result: RunResult) -> dict[str, Mapping[str, Any] | None]:
-    """{node: answer}, None for one that gave none, from a run of status.yml."""
+    """{node: answer}, None for one that could not be reached, from a run of status.yml.
+
+    Raises WalkInterrupted when a signal ended it, TS-WALK-STATUS when it says nothing of the nodes or an agent
+    refused: that is no proof that they are down.
+    """
+    if result.status == "interrupted":
+        raise WalkInterrupted("status")
+    states = node_states(result.published)
+    refused = [f"{node}: {state['error']}" for node, state in states.items() if "error" in state]
+    if refused or not states:
+        raise TrisparkError(
+            "TS-WALK-STATUS",
+            "a look at the nodes failed, so it is not known which of them serve",
+            where="playbooks/status.yml",
+            expected="of each node its state, or that it cannot be reached",
+            observed="; ".join(refused or child_end(result).lines[:2]) or "nothing",
+            remedy="mend what the line names and resume the trial; playbooks/rollback.yml goes back to what was good",
+        )
     return node_answers(result.published)

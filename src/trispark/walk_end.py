@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trispark.allowlist import Allowlist
 from trispark.catalog import load_catalog
-from trispark.record_chain import Head, behind, leading_head
+from trispark.errors import TrisparkError
+from trispark.record_chain import behind, heads_of, leading_head
 from trispark.records import RecordCache
 from trispark.reporting import RecordedTrial, Report, record_path, trials
 from trispark.stages import exit_of
@@ -34,13 +36,15 @@ def conclude(
     *,
     stopped: str,
     restored: str | None,
-    heads: Mapping[str, Head | None],
+    statuses: Mapping[str, Mapping[str, Any] | None],
     now: datetime | None = None,
 ) -> WalkConclusion:
     """Build and keep the records that are not there yet. A controller that is killed here does the rest when resumed.
 
-    Raises TS-WALK-*, TS-RECORD-*, TS-CATALOG-*.
+    `statuses`: {node: answer of `status`}, None for no answer. A catalog that was broken meanwhile hinders no verdict:
+    it is recorded with every value withheld. Raises TS-WALK-*, TS-RECORD-*.
     """
+    heads = heads_of(statuses)
     plan = kept_walk(root, site, walk)
     journal = Journal(walks_directory(root, site) / walk)
     history = journal.read()
@@ -48,7 +52,7 @@ def conclude(
     moment = now or datetime.now(UTC)
     time = f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
     known = {str(record["id"]): record for record in cache.list() if record["kind"] == "trial"}
-    catalog = load_catalog(root)
+    allowlist, criteria = _of_the_catalog(root, plan.stage, plan.site_baseline)
     found: list[RecordedTrial] = []
     added = 0
     for boots in trials_to_record(plan, history, cache.list(), stopped):
@@ -56,7 +60,7 @@ def conclude(
         if record is None:
             record = record_trial(
                 root,
-                catalog.allowlist,
+                allowlist,
                 plan,
                 boots,
                 cache,
@@ -80,6 +84,21 @@ def conclude(
             restored=restored is not None,
             reason=stopped,
         )
-    report = trials(found, stopped, restored=restored is not None)
-    report.lines.extend(each.line() for each in exit_of(catalog, plan.stage, plan.site_baseline, cache.list()))
-    return WalkConclusion(behind(heads, cache), report, added)
+    report = trials(walk, found, stopped, restored=restored is not None)
+    report.lines.extend(criteria(cache.list()))
+    unknown = [node for node in statuses if node not in heads]
+    if unknown:
+        report.lines.append(f"{', '.join(unknown)}: records not known; the next boot gives what is lacking")
+    return WalkConclusion(behind(statuses, heads, cache), report, added)
+
+
+def _of_the_catalog(
+    root: Path, stage: str, baseline: str
+) -> tuple[Allowlist, Callable[[Sequence[Mapping[str, Any]]], list[str]]]:
+    """Which values may be recorded, and from records the lines of the stage's exit criteria."""
+    try:
+        catalog = load_catalog(root)
+    except TrisparkError as error:
+        unread = f"exit criteria of the stage: not judged: {error}"
+        return Allowlist.nothing(), lambda _records: [unread]
+    return catalog.allowlist, lambda records: [each.line() for each in exit_of(catalog, stage, baseline, records)]

@@ -74,6 +74,11 @@ class History:
         return any(entry.event == "ended" for entry in self.entries)
 
     @property
+    def unfinished(self) -> bool:
+        """Whether a boot was begun and the walk has not ended: the baseline may have to be brought back."""
+        return self.last_start() is not None and not self.ended
+
+    @property
     def stopped(self) -> str | None:
         """Why the walk was stopped for good; None while it may go on."""
         found = [entry for entry in self.entries if entry.event == "stopped"]

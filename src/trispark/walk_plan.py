@@ -247,11 +247,16 @@ def plan_changed(where: str, expected: str, observed: str) -> TrisparkError:
     )
 
 
-def require_feature(kept: WalkPlan, stage: str, feature: str, value: str) -> None:
+def require_feature(kept: WalkPlan, stage: str, feature: str, value: str, agreed: str = "") -> None:
     """Raises TS-WALK-OTHER when a begun trial is not of what was asked for; what is empty was not asked for."""
-    asked = {"stage": stage.removeprefix("stage_"), "feature": feature, "value": value}
-    for name, wanted in asked.items():
-        own = getattr(kept, name) or ""
+    plans = ", ".join(part.strip() for part in agreed.split(",") if part.strip())
+    asked = {
+        "stage": (stage.removeprefix("stage_"), kept.stage),
+        "feature": (feature, kept.feature),
+        "value": (value, kept.value or ""),
+        "plan": (plans, ", ".join(kept.plans)),
+    }
+    for name, (wanted, own) in asked.items():
         if wanted and wanted != own:
             raise TrisparkError(
                 "TS-WALK-OTHER",
@@ -259,7 +264,7 @@ def require_feature(kept: WalkPlan, stage: str, feature: str, value: str) -> Non
                 where=f"trial {kept.walk}",
                 expected=f"{name} {own or 'none, all values are tried'}",
                 observed=wanted,
-                remedy=f"playbooks/stage_{kept.stage}.yml -e resume={kept.walk}, without feature and value",
+                remedy=f"playbooks/stage_{kept.stage}.yml -e resume={kept.walk}, without feature, value and plan",
             )
 
 
@@ -273,8 +278,8 @@ def was_begun(root: Path, site: str, walk: str) -> bool:
             "this is no id of a trial",
             where="trial",
             expected=WALK_ID.pattern,
-            observed=walk,
-            remedy="./trispark records list shows the ids of trials",
+            observed=walk[:80],
+            remedy="-e resume=ID goes on with a trial that was begun; a new one gets its id by itself",
         )
     return (walks_directory(root, site) / walk / PLAN_FILE).exists()
 

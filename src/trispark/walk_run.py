@@ -16,8 +16,9 @@ from trispark.host.state import private_directory, state_directory
 from trispark.plan import Ground
 from trispark.preflight import refuse_damage, require_nodes
 from trispark.promoted import on_nodes, write_cache
-from trispark.record_chain import leading_head
+from trispark.record_chain import heads_of, leading_head
 from trispark.records import RecordCache
+from trispark.site import Site, load_site
 from trispark.staleness import unmet_need
 from trispark.walk import Clock, WalkEnd, Walker
 from trispark.walk_child import Playbooks, SystemClock
@@ -38,8 +39,9 @@ LOCK_FILE: Final = "walk.lock"
 
 @dataclass(frozen=True)
 class Walk:
-    """What `trispark_walk` was asked for. `statuses`: answers of the nodes; `agreed`: ids of plans; `arguments`: for
-    the child runs; with `check` nothing is started."""
+    """What `trispark_walk` was asked for. `statuses`: answers of the nodes; `agreed`: ids of plans; `refused`: why a
+    trial that was begun cannot be planned any more, empty when it can; `arguments`: for the child runs; with `check`
+    nothing is started."""
 
     root: Path
     site: str
@@ -48,6 +50,7 @@ class Walk:
     value: str
     walk: str
     agreed: str
+    refused: str
     statuses: Mapping[str, Mapping[str, Any]]
     deadline: datetime | None
     arguments: Sequence[str]
@@ -57,53 +60,63 @@ class Walk:
 def run_walk(asked: Walk, say: Callable[[str], None], clock: Clock | None = None) -> WalkEnd:
     """Begin the walk, or go on with it where one with its id was begun.
 
-    Raises TS-WALK-*, TS-PLAN-*, TS-PREFLIGHT-*, TS-BASELINE-*, TS-RECORD-FORK before anything is started, and
-    WalkInterrupted.
+    A begun one that cannot be planned any more, or only otherwise, is ended: what it has begun is only brought back.
+    Raises TS-WALK-*, TS-PLAN-*, TS-SITE-*, TS-PREFLIGHT-*, TS-BASELINE-*, TS-RECORD-FORK before anything is started,
+    and what `Walker.walk` raises.
     """
-    root, site = asked.root, asked.site
-    lock = private_directory(state_directory(root) / site) / LOCK_FILE
+    root, name = asked.root, asked.site
+    lock = private_directory(state_directory(root) / name) / LOCK_FILE
     with alone(lock, error_id="TS-WALK-BUSY", doing="trial", wait_s=0, say=lambda _line: None):
-        cache = RecordCache(root / ".trispark" / site / "records")
-        ground = _ground(asked, cache)
-        plan = plan_walk(ground, asked.walk, asked.stage, asked.feature, asked.value or None, asked.agreed)
-        directory = walks_directory(root, site) / asked.walk
-        if was_begun(root, site, asked.walk):
-            plan = _resumed(kept_walk(root, site, asked.walk), plan, Journal(directory), asked.check)
-        else:
-            require_need(ground.catalog, plan, cache.list())
-            if not asked.check:
-                keep_walk(directory, plan)
+        cache = RecordCache(root / ".trispark" / name / "records")
+        site = _require_nodes(asked, cache)
+        journal = Journal(walks_directory(root, name) / asked.walk)
+        plan, refused = _plan(asked, journal, cache)
         if asked.check:
-            return _would_walk(plan, say)
+            return _would_walk(plan, refused, say)
+        if refused and journal.read().stopped is None:
+            journal.write("stopped", f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", reason=refused)
         walker = Walker(
             plan=plan,
-            journal=Journal(directory),
+            journal=journal,
             records=cache.list,
             children=Playbooks(root, plan, asked.arguments),
             clock=clock or SystemClock(),
             say=say,
-            times=boot_times(ground.site, cache.list()),
+            times=boot_times(site, cache.list()),
             statuses=asked.statuses,
             deadline=asked.deadline,
-            return_s=ground.site.start_deadline_s,
+            return_s=site.start_deadline_s,
         )
         return walker.walk()
 
 
-def _resumed(kept: WalkPlan, now: WalkPlan, journal: Journal, check: bool) -> WalkPlan:
-    """The plan to go on with. One that has changed ends the walk: what it has begun is only brought back.
+def _plan(asked: Walk, journal: Journal, cache: RecordCache) -> tuple[WalkPlan, str]:
+    """The plan, and why a begun walk must not go on with it; a new one is kept before it is begun.
 
-    Raises TS-PLAN-CHANGED where nothing is to be brought back.
+    Raises why it cannot be planned where nothing is to be brought back.
     """
+    if not was_begun(asked.root, asked.site, asked.walk):
+        ground, plan = _planned(asked, asked.agreed)
+        require_need(ground.catalog, plan, cache.list())
+        if not asked.check:
+            keep_walk(journal.path.parent, plan)
+        return plan, ""
+    kept = kept_walk(asked.root, asked.site, asked.walk)
+    history = journal.read()
+    if asked.refused and history.unfinished:
+        return kept, asked.refused
     try:
-        require_same_walk(kept, now)
+        require_same_walk(kept, _planned(asked, "")[1])
     except TrisparkError as error:
-        history = journal.read()
-        if check or history.ended or history.last_start() is None:
+        if not history.unfinished:
             raise
-        if history.stopped is None:
-            journal.write("stopped", f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", reason=str(error))
-    return kept
+        return kept, str(error)
+    return kept, ""
+
+
+def _planned(asked: Walk, agreed: str) -> tuple[Ground, WalkPlan]:
+    ground = Ground.load(asked.root, asked.site)
+    return ground, plan_walk(ground, asked.walk, asked.stage, asked.feature, asked.value or None, agreed)
 
 
 def require_need(catalog: Catalog, plan: WalkPlan, records: Sequence[Mapping[str, Any]]) -> None:
@@ -118,22 +131,28 @@ def require_need(catalog: Catalog, plan: WalkPlan, records: Sequence[Mapping[str
         raise problem
 
 
-def _ground(asked: Walk, cache: RecordCache) -> Ground:
-    """What is planned from, with the baseline that the nodes hold; refused before anything is started."""
+def _require_nodes(asked: Walk, cache: RecordCache) -> Site:
+    """The site, whose nodes can do what follows; refused before anything is started.
+
+    The controller's copy of the promoted baseline, from which is planned, becomes the one that the nodes hold.
+    """
     promoted = on_nodes(asked.statuses)
     if not asked.check:
         write_cache(asked.root, asked.site, promoted)
-    ground = Ground.load(asked.root, asked.site)
-    require_nodes(ground.site, asked.statuses)
+    site = load_site(asked.root / "inventory" / asked.site, images="optional")
+    require_nodes(site, asked.statuses)
     for node, status in sorted(asked.statuses.items()):
         refuse_damage(node, status)
     # A fork would be found after a boot otherwise, which then had no record.
-    leading_head({node: status.get("record_head") for node, status in asked.statuses.items()}, cache)
-    return ground
+    leading_head(heads_of(asked.statuses), cache)
+    return site
 
 
-def _would_walk(plan: WalkPlan, say: Callable[[str], None]) -> WalkEnd:
-    for slot in plan.slots:
-        say(f"slot {slot.slot + 1}/{len(plan.slots) + 1} {slot.label}: {slot.generation} would be booted ({slot.why})")
-    say(f"slot {len(plan.slots) + 1}/{len(plan.slots) + 1} baseline: {plan.site_baseline} would be restored")
-    return WalkEnd("paused", "check mode starts no boot", None, 0)
+def _would_walk(plan: WalkPlan, refused: str, say: Callable[[str], None]) -> WalkEnd:
+    count = len(plan.slots) + 1
+    if refused:
+        say(f"trial {plan.walk} would end: {refused}")
+    for slot in () if refused else plan.slots:
+        say(f"slot {slot.slot + 1}/{count} {slot.label}: {slot.generation} would be booted ({slot.why})")
+    say(f"slot {count}/{count} baseline: {plan.site_baseline} would be restored")
+    return WalkEnd("paused", "check mode starts no boot", None, False, 0)

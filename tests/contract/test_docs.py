@@ -103,6 +103,25 @@ def test_every_playbook_is_in_the_table() -> None:
     assert set(table("Playbooks")) == {path.stem for path in ROOT.glob("playbooks/*.yml")}
 
 
+def test_what_is_shared_names_the_playbooks_that_import_it() -> None:
+    """The headers `# Shared by a.yml, b.yml and c.yml:` and, of those pages, the same sentence of the reference."""
+    importers: dict[str, set[str]] = {}
+    for path in ROOT.glob("playbooks/*.yml"):
+        for name in re.findall(r"import_playbook: (\w+\.yml)", path.read_text(encoding="utf-8")):
+            importers.setdefault(name, set()).add(path.name)
+    described = table("Playbooks")
+    shared = 0
+    for path in ROOT.glob("playbooks/*.yml"):
+        header = re.search(r"^# Shared by ([^:]+):", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if header is None:
+            continue
+        shared += 1
+        assert set(re.findall(r"\w+\.yml", header[1])) == importers[path.name], path.name
+        said = set(re.findall(r"`(\w+)`", described[path.stem].partition("shared by")[2]))
+        assert said == {name.removesuffix(".yml") for name in importers[path.name]}, path.name
+    assert shared >= 2
+
+
 def test_every_check_id_is_in_the_table() -> None:
     found = check_ids()
     assert {"boot.ready", "canary.text", "engram.packed", "identity.image_digest"} <= found

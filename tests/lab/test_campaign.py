@@ -86,7 +86,7 @@ def test_a_killed_campaign_goes_on_at_the_exact_boot(serving: Any, campaign: Pat
 
 
 def test_outside_its_window_nothing_begins(serving: Any, campaign: Path) -> None:
-    campaign.write_text(f'{LIST}deadline: "2026-01-02T03:04:05"\n', encoding="utf-8")
+    campaign.write_text(f'{LIST}deadline: "2026-01-02T03:04:05+00:00"\n', encoding="utf-8")
     engines = {name: serving.inspect(name)["Id"] for name in serving.nodes}
     played = serving.play("campaign", campaign=campaign.stem)
     assert played.rc == 0, played.output[-4000:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trispark.errors import TrisparkError
-from trispark.record_chain import appends, leading_head, set_aside_older_chain
+from trispark.record_chain import appends, behind, heads_of, leading_head, set_aside_older_chain
 from trispark.records import RecordCache, head_of
 
 
@@ -38,7 +38,7 @@ def test_a_node_gets_what_it_missed_in_order(lag: int) -> None:
     chain = Chain(5)
     heads = {"spark0": chain.head(5), "spark1": chain.head(5 - lag), "spark2": chain.head(5)}
     assert leading_head(heads, chain) == chain.head(5)
-    plan = appends(heads, chain, new(chain))
+    plan = appends(heads, heads, chain, new(chain))
     assert [entry["record"]["seq"] for entry in plan["spark1"]] == list(range(6 - lag, 7))
     assert [entry["record"]["id"] for entry in plan["spark0"]] == ["new"]
 
@@ -47,7 +47,7 @@ def test_empty_chains_begin_at_one() -> None:
     chain = Chain(0)
     heads = {"spark0": None, "spark1": None}
     assert leading_head(heads, chain) is None
-    assert all(len(entries) == 1 for entries in appends(heads, chain, new(chain)).values())
+    assert all(len(entries) == 1 for entries in appends(heads, heads, chain, new(chain)).values())
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_record_that_a_killed_controller_had_kept_reaches_all_nodes(nodes_have
     chain = Chain(5)
     heads = {f"spark{rank}": chain.head(seq) for rank, seq in enumerate(nodes_have)}
     assert leading_head(heads, chain) == chain.head(5)
-    plan = appends(heads, chain, new(chain))
+    plan = appends(heads, heads, chain, new(chain))
     for rank, seq in enumerate(nodes_have):
         assert [entry["record"]["seq"] for entry in plan[f"spark{rank}"]] == list(range(seq + 1, 7))
 
@@ -84,20 +84,47 @@ def test_records_that_nobody_here_holds_are_named() -> None:
     chain = Chain(5)
     chain.records = chain.records[3:]
     with pytest.raises(TrisparkError) as caught:
-        appends({"spark0": None}, chain, {"seq": 6, "id": "new", "previous": None})
+        appends(["spark0"], {"spark0": None}, chain, {"seq": 6, "id": "new", "previous": None})
     assert caught.value.id == "TS-RECORD-LOST"
 
 
 @pytest.mark.parametrize(
     ("heads", "aside"),
-    [({"spark0": None, "spark1": None}, True), ({"spark0": None, "spark1": {"seq": 2, "hash": "x"}}, False)],
-    ids=["all-nodes-new", "one-node-new"],
+    [
+        ({"spark0": None, "spark1": None}, True),
+        ({"spark0": None, "spark1": {"seq": 2, "hash": "x"}}, False),
+        ({"spark0": None}, False),
+        ({}, False),
+    ],
+    ids=["all-nodes-new", "one-node-new", "one-chain-unknown", "no-chain-known"],
 )
 def test_a_copy_that_no_node_has_is_kept_aside(tmp_path, heads, aside) -> None:
     cache = RecordCache(tmp_path / "records")
     cache.directory.mkdir()
     (cache.directory / "000002-b2.json").write_text('{"seq": 2, "id": "b2", "kind": "boot"}', encoding="utf-8")
-    moved = set_aside_older_chain(heads, cache)
+    moved = set_aside_older_chain(["spark0", "spark1"], heads, cache)
     assert (moved is not None) == aside
     assert (tmp_path / "records-until-2-b2" / "000002-b2.json").exists() == aside
-    assert set_aside_older_chain({"spark0": None}, RecordCache(tmp_path / "none")) is None
+    assert set_aside_older_chain(["spark0"], {"spark0": None}, RecordCache(tmp_path / "none")) is None
+
+
+def test_a_chain_of_which_nothing_is_known_is_no_empty_one() -> None:
+    head = {"seq": 2, "id": "r2", "hash": "x"}
+    statuses = {
+        "whole": {"record_head": head, "record_chain": "ok"},
+        "new": {"record_head": None, "record_chain": "empty"},
+        "damaged": {"record_head": None, "record_chain": "damaged"},
+        "silent": None,
+    }
+    assert heads_of(statuses) == {"whole": head, "new": None}
+
+
+def test_where_no_node_answers_the_record_follows_the_controllers_copy() -> None:
+    chain = Chain(5)
+    assert leading_head({}, chain) == chain.head(5)
+    assert behind(["spark0", "spark1"], {"spark0": chain.head(4)}, chain) == {
+        "spark0": [{"record": chain.records[4], "previous": chain.records[4]["previous"]}],
+        "spark1": [],
+    }
+    plan = appends(["spark0", "spark1"], {"spark0": chain.head(5)}, chain, new(chain))
+    assert [entry["record"]["id"] for entry in plan["spark1"]] == ["new"], "its agent says what is wrong with its chain"

@@ -20,15 +20,17 @@ from trispark.campaign import (
     CampaignEntry,
     CampaignFile,
     EntryEnd,
-    Window,
     closing,
     load_campaign,
     published,
+    refuse_variables,
     stop_reason,
 )
-from trispark.campaign_walk import CampaignWalker, StageEnd
+from trispark.campaign_run import report
+from trispark.campaign_walk import CampaignWalker, StageEnd, interrupted
 from trispark.errors import TrisparkError
 from trispark.site import Site
+from trispark.site_time import SiteWindow, Window, read_time
 from trispark.walk import WalkInterrupted
 from trispark.walk_journal import Journal
 from trispark.walk_plan import Slot, TrialOfWalk, WalkPlan, keep_walk, walks_directory
@@ -44,7 +46,8 @@ def campaign(zone: ZoneInfo = BERLIN, opened: Window | None = None, **changes: A
     file = CampaignFile.model_validate(
         {"schema_version": 1, "summary": "x", "entries": entries, **changes}, strict=False
     )
-    return Campaign("night", Path("night.yml"), "d" * 64, file, zone, opened or file.window)
+    deadline = None if file.deadline is None else read_time(file.deadline, zone.key, "night.yml")
+    return Campaign("night", Path("night.yml"), "d" * 64, file, zone, opened or file.window, deadline)
 
 
 def at(text: str, zone: ZoneInfo = BERLIN) -> datetime:
@@ -117,7 +120,6 @@ def test_an_open_window_ends_within_a_day_at_the_local_time_of_the_list(begin, b
         {"entries": [{"stage": "h", "feature": "x"}]},
         {"entries": [{"stage": "c", "feature": "x"}] * 2},
         {"entries": [{"stage": "c"}]},
-        {"deadline": "tomorrow"},
         {"window": {"begin": "7:00", "back_by": "22:00"}},
         {"window": {"begin": "22:00"}},
         {"window": {"begin": "22:00", "back_by": "22:00"}},
@@ -168,6 +170,42 @@ def test_what_is_no_list_is_refused_by_name(tmp_path: Path, site: Site, name: st
         assert "night" in caught.value.expected
 
 
+@pytest.mark.parametrize(
+    ("text", "window", "zone", "error_id"),
+    [
+        ("", None, None, None),
+        ('deadline: "2026-01-03T06:00+01:00"\n', None, None, None),
+        ('deadline: "2026-01-03T06:00"\n', None, None, "TS-TIME-ZONE"),
+        ("deadline: tomorrow\n", None, None, "TS-TIME-FORMAT"),
+        ('window: {begin: "22:00", back_by: "07:00"}\n', None, None, "TS-TIME-ZONE"),
+        ('window: {begin: "22:00", back_by: "07:00", time_zone: Europe/Berln}\n', None, None, "TS-TIME-ZONE"),
+        ('window: {begin: "22:00", back_by: "07:00", time_zone: Asia/Kolkata}\n', None, "Asia/Kolkata", None),
+        ('window: {begin: "22:00", back_by: "07:00", time_zone: Asia/Kolkata}\n', "site", "Asia/Kolkata", None),
+        ('window: {begin: "22:00", back_by: "07:00"}\n', "site", "Europe/Berlin", None),
+        ('deadline: "2026-01-03T06:00"\n', "site", "Europe/Berlin", None),
+    ],
+)
+def test_times_of_a_list_are_local_to_a_zone_that_something_names(
+    tmp_path: Path, site: Site, text: str, window: str | None, zone: str | None, error_id: str | None
+) -> None:
+    (tmp_path / "experiments/campaigns").mkdir(parents=True)
+    (tmp_path / "experiments/campaigns/night.yml").write_text(f"{LIST}{text}")
+    own = SiteWindow(begin="20:00", back_by="06:00", time_zone="Europe/Berlin") if window else None
+    here = site.model_copy(update={"unattended_window": own})
+    if error_id is not None:
+        with pytest.raises(TrisparkError) as caught:
+            load_campaign(tmp_path, here, "night")
+        assert caught.value.id == error_id
+        assert all(caught.value.as_dict().values())
+        return
+    found = load_campaign(tmp_path, here, "night")
+    assert found.zone == (UTC if zone is None else ZoneInfo(zone))
+    if "deadline" in text:
+        assert found.deadline == datetime(2026, 1, 3, 5, tzinfo=UTC)
+    if own is not None and "window" not in text:
+        assert found.window == own
+
+
 def end(**changes: Any) -> EntryEnd:
     return EntryEnd(**{"label": "c wo_a", "trial": "t", "state": "ended", "reason": "", **changes})
 
@@ -177,19 +215,45 @@ def end(**changes: Any) -> EntryEnd:
     [
         ([], [end()], None),
         ([], [end(restored=False)], "does not serve again"),
-        ([], [end(failed_starts=1), end(failed_starts=1)], "2 boots did not start"),
+        ([], [end(state="paused", restored=False)], "does not serve again"),
+        ([], [end(state="failed", reason="TS-X-Y: x", restored=False)], "production may be down: TS-X-Y: x"),
+        ([], [end(state="failed", reason="TS-X-Y: x")], None),
+        ([], [end(state="paused")], None),
         ([], [end(down=True, invalid=True, verdicts=("REJECT",))], None),
         (["node_down"], [end(down=True, reason="took spark1 down")], "took spark1 down"),
         (["invalid_boot"], [end(invalid=True)], "invalid_boot"),
         (["keep"], [end(verdicts=("INCONCLUSIVE", "KEEP"))], "keep"),
         (["reject"], [end(verdicts=("REJECT",))], "reject"),
         (["keep", "reject"], [end(verdicts=("INCONCLUSIVE",))], None),
-        ([], [end(state="paused", restored=False)], None),
     ],
 )
 def test_what_stops_a_campaign(stop_on: list[str], ends: list[EntryEnd], words: str | None) -> None:
-    reason = stop_reason(campaign(stop_on=stop_on), ends)
-    assert reason is None if words is None else words in str(reason)
+    stop = stop_reason(campaign(stop_on=stop_on), ends, 0)
+    assert stop is None if words is None else stop is not None and words in stop.reason
+    if stop is not None and not all(each.restored for each in ends):
+        assert "rollback.yml" in stop.remedy
+
+
+@pytest.mark.parametrize(("failed_starts", "stops"), [(0, False), (1, False), (2, True)])
+def test_boots_that_did_not_start_stop_a_campaign(failed_starts: int, stops: bool) -> None:
+    stop = stop_reason(campaign(), [end()], failed_starts)
+    assert (stop is not None) is stops
+
+
+@pytest.mark.parametrize("given", [["resume"], ["campaign", "plan", "deadline"], ["drain_deadline_s", "site_name"]])
+def test_variables_of_a_trial_are_refused_by_a_campaign(given: list[str]) -> None:
+    with pytest.raises(TrisparkError) as caught:
+        refuse_variables(given)
+    assert caught.value.id == "TS-CAMPAIGN-VARIABLE"
+    assert "started again" in caught.value.remedy
+    refuse_variables(["campaign", "site_name", "ansible_user"])
+
+
+def test_after_an_interruption_the_same_campaign_is_run_again() -> None:
+    """A trial of it would not be resumed by hand: the campaign would begin it a second time."""
+    error = interrupted("night", "t20260102T030405Z-a1b2")
+    assert "-e campaign=night" in error.remedy
+    assert "resume" not in str(error)
 
 
 class HandClock:
@@ -228,16 +292,27 @@ class World:
         directory = walks_directory(self.root, "lab") / trial
         journal = Journal(directory)
         keep_walk(directory, self.plan(entry, trial))
+        if outcome == "refused":
+            return StageEnd(False, ("TS-PREFLIGHT-NODE: x",), {}, 1)
+        begun = journal.read().last_start() is not None
         journal.write("began", "t")
+        if outcome == "unreadable":
+            journal.path.write_text("{}\n")
+            return StageEnd(False, ("TS-WALK-DAMAGED: x",), {}, 1)
         if deadline is not None and self.clock.now() + 2 * BOOT > deadline:
-            return StageEnd(False, (), {"paused": {"walk": trial, "reason": "no time"}}, 1)
+            restored = None if outcome == "not-restored" or not begun else "b1"
+            pause = {"walk": trial, "reason": "no time", "restored": restored, "begun": begun}
+            lines = ("TS-TRIAL-RESTORE: x",) if begun and not restored else ()
+            return StageEnd(False, lines, {"paused": pause}, 1)
         journal.write("slot_started", "t", slot=1)
         self.clock.time += 3 * BOOT
         if outcome == "killed":
             raise Killed
         if outcome == "interrupted":
             return StageEnd(True, (), {}, 1)
-        if outcome == "broken":
+        if outcome == "broken-start":
+            journal.write("slot_unrecorded", "t", slot=1, reason="x")
+        if outcome in ("broken", "broken-start"):
             return StageEnd(False, ("TS-RECORD-FORK: x",), {}, 1)
         if outcome == "down":
             journal.write("node_down", "t", slot=1, label=entry.label, nodes=["spark1"])
@@ -267,20 +342,23 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path, HandClock(at("2026-01-02T22:00")))
 
 
-def run(world: World, which: Campaign) -> Any:
-    lines: list[str] = []
-    walker = CampaignWalker(
+def walker(world: World, which: Campaign, say: Callable[[str], None] = print) -> CampaignWalker:
+    return CampaignWalker(
         root=world.root,
         site="lab",
         campaign=which,
         journal=Journal(world.root / "campaign"),
         stages=world,
         clock=world.clock,
-        say=lines.append,
+        say=say,
         times=BootTimes(BOOT.total_seconds(), BOOT.total_seconds()),
         plan=world.plan,
     )
-    return walker.walk(), lines
+
+
+def run(world: World, which: Campaign) -> Any:
+    lines: list[str] = []
+    return walker(world, which, lines.append).walk(), lines
 
 
 def labels(world: World) -> list[str]:
@@ -378,14 +456,96 @@ def test_a_candidate_that_took_a_node_down_in_any_trial_is_left_out(world: World
     assert [each.state for each in end.ends] == ["refused", "ended"]
 
 
-def test_a_trial_that_breaks_is_tried_again_by_the_next_call(world: World) -> None:
-    world.script = {"wo_a": ["broken"]}
-    end, lines = run(world, campaign())
-    assert end.state == "complete"
-    assert "TS-RECORD-FORK" in lines[0]
+def test_a_trial_that_was_refused_before_its_boots_fails_the_campaign_and_is_tried_again(world: World) -> None:
+    world.script = {"wo_a": ["refused"]}
+    which = campaign()
+    end, lines = run(world, which)
+    assert (end.state, [each.state for each in end.ends]) == ("failed", ["failed", "ended"])
+    assert "TS-PREFLIGHT-NODE" in lines[0]
+    said = report(which, end)
+    assert said.published["campaign"]["left"] == ["c wo_a"]
+    assert said.failure_line.startswith("TS-CAMPAIGN-FAILED: ")
+    assert "c wo_a: TS-PREFLIGHT-NODE: x" in said.failure_line
+    assert all(f"; {field}: " in said.failure_line for field in ("where", "expected", "observed", "do"))
     again, _ = run(world, campaign())
-    assert [each.state for each in again.ends] == ["ended", "ended"]
+    assert (again.state, [each.state for each in again.ends]) == ("complete", ["ended", "ended"])
     assert labels(world) == ["c wo_a", "b block_size=5", "c wo_a"]
+    assert report(which, again).failure_line == ""
+
+
+def test_refusals_before_a_boot_are_no_failed_starts(world: World) -> None:
+    world.script = {"wo_a": ["refused"], "block_size": ["refused"]}
+    end, _ = run(world, campaign())
+    assert (end.state, labels(world)) == ("failed", ["c wo_a", "b block_size=5"])
+
+
+@pytest.mark.parametrize("outcome", ["broken", "unreadable"])
+def test_a_trial_that_breaks_in_the_middle_of_its_boots_stops_the_campaign(world: World, outcome: str) -> None:
+    """Production may be down: nothing else is begun, and the next call brings it back before anything else."""
+    world.script = {"wo_a": [outcome]}
+    which = campaign()
+    end, _ = run(world, which)
+    assert (end.state, labels(world)) == ("stopped", ["c wo_a"])
+    said = report(which, end)
+    assert said.published["campaign"]["left"] == ["c wo_a", "b block_size=5"]
+    assert "production may be down" in said.failure_line
+    assert "do: playbooks/rollback.yml" in said.failure_line
+    assert all(f"; {field}: " in said.failure_line for field in ("where", "expected", "observed", "do"))
+    if outcome == "broken":
+        again, _ = run(world, campaign())
+        assert (again.state, labels(world)) == ("complete", ["c wo_a", "c wo_a", "b block_size=5"])
+
+
+def test_failed_starts_of_earlier_calls_count(world: World) -> None:
+    world.script = {"wo_a": ["refused", "INCONCLUSIVE"], "block_size": ["broken-start", "failed"]}
+    three = [
+        {"stage": "c", "feature": "wo_a"},
+        {"stage": "b", "feature": "block_size"},
+        {"stage": "f", "feature": "ep1"},
+    ]
+    which = campaign(entries=three, stop_on=[])
+    assert run(world, which)[0].state == "stopped"  # in the middle of the second one, whose first start failed
+    end, _ = run(world, which)
+    assert end.state == "stopped"
+    assert "2 boots did not start" in end.reason
+    assert labels(world) == ["c wo_a", "b block_size", "c wo_a", "b block_size"]
+    # Nothing new begins any more, whatever its place in the list.
+    end, _ = run(world, which)
+    assert (end.state, len(world.played)) == ("stopped", 4)
+
+
+def test_a_trial_that_was_paused_without_its_baseline_stops_the_campaign(world: World) -> None:
+    world.script = {"wo_a": ["killed", "not-restored"]}
+    which = campaign(opened=Window(begin="22:00", back_by="07:00"))
+    with pytest.raises(Killed):
+        run(world, which)
+    world.clock.time = at("2026-01-03T09:00")
+    end, _ = run(world, which)
+    assert (end.state, [each.state for each in end.ends]) == ("stopped", ["paused"])
+    said = report(which, end)
+    assert "the baseline does not serve again" in said.failure_line
+    assert said.published["campaign"]["left"] == ["c wo_a", "b block_size=5"]
+
+
+def test_an_outline_begins_nothing_and_writes_nothing(world: World) -> None:
+    world.script = {"wo_a": ["killed"]}
+    which = campaign(opened=Window(begin="22:00", back_by="07:00"))
+    fresh = walker(world, which).outline()
+    assert [line.partition(":")[0] for line in fresh] == ["entry 1/2 c wo_a", "entry 2/2 b block_size=5"]
+    assert all("would be begun: 2 boots" in line for line in fresh)
+    assert (world.played, [*world.root.iterdir()]) == ([], [])
+    with pytest.raises(Killed):
+        run(world, which)
+    world.clock.time = at("2026-01-03T12:00")
+    before = {path: path.read_bytes() for path in world.root.rglob("*") if path.is_file()}
+    later = walker(world, which).outline()
+    assert "would go on (t" in later[0]
+    assert "would wait" in later[1]
+    assert {path: path.read_bytes() for path in world.root.rglob("*") if path.is_file()} == before
+    world.refused = {"block_size": "cannot be run yet"}
+    with pytest.raises(TrisparkError) as caught:
+        walker(world, which).outline()
+    assert caught.value.id == "TS-CAMPAIGN-ENTRY"
 
 
 def test_a_list_with_a_slip_is_refused_before_anything_begins(world: World) -> None:
@@ -405,7 +565,7 @@ def test_a_list_that_was_changed_needs_another_name(world: World) -> None:
     assert caught.value.id == "TS-CAMPAIGN-CHANGED"
 
 
-@given(outcomes=st.lists(st.sampled_from(["KEEP", "killed", "down", "failed", "broken"]), max_size=6))
+@given(outcomes=st.lists(st.sampled_from(["KEEP", "killed", "down", "failed", "broken", "refused"]), max_size=6))
 def test_whatever_happens_no_ended_trial_runs_again(tmp_path_factory: Callable[..., Any], outcomes: list[str]) -> None:
     world = World(tmp_path_factory.mktemp("campaign"), HandClock(at("2026-01-02T22:00")))  # type: ignore[attr-defined]
     world.script = {"wo_a": outcomes}

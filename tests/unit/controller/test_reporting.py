@@ -30,10 +30,10 @@ def test_a_trial_says_what_memory_each_rank_held_in_both_arms(boot_record: Calla
     boots = [boot_record(change=holding(900, 4000)), boot_record("candidate", change=holding(260, 4640))]
     assert boots[0]["observed"]["ranks"][2]["memory"] is None
     record = {"site": "lab", "requested": REQUESTED, "outcome": OUTCOME}
-    lines = trials([RecordedTrial(record, "path", boots, ["a", "b"])], "", restored=True).lines
+    lines = trials("t1", [RecordedTrial(record, "path", boots, ["a", "b"])], "", restored=True).lines
     assert [line for line in lines if "memory" in line] == [
         "rank 0 memory: engine 900 -> 260 MiB, node free 4000 -> 4640 MiB",
         "rank 1 memory: engine 900 -> 260 MiB, node free 4000 -> 4640 MiB",
     ]
-    only = trials([RecordedTrial(record, "path", boots[:1], ["a"])], "", restored=True).lines
+    only = trials("t1", [RecordedTrial(record, "path", boots[:1], ["a"])], "", restored=True).lines
     assert not [line for line in only if "memory" in line]

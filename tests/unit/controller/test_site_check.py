@@ -205,6 +205,20 @@ def test_a_configured_site_needs_an_image_and_addresses_of_its_own(root: Path, f
             ("# site_unattended_window: {begin: '22:00'", "site_unattended_window: {begin: '24:00'"),
             "site_unattended_window.begin",
         ),
+        (
+            (
+                "# site_unattended_window: {begin: '22:00', back_by: '07:00'",
+                "site_unattended_window: {begin: '07:00', back_by: '07:00'",
+            ),
+            "begin and back_by are both 07:00, the window would be empty",
+        ),
+        (
+            (
+                "# site_unattended_window: {begin: '22:00', back_by: '07:00', time_zone: UTC}",
+                "site_unattended_window: {begin: '22:00', back_by: '07:00', time_zone: Europe/Berln}",
+            ),
+            "TS-TIME-ZONE",
+        ),
         (("site_engine: sglang", "site_engine: vllm"), "vllm"),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from trispark.catalog import load_catalog
+from trispark.errors import TrisparkError
 from trispark.plan import Ground, plan_on
 from trispark.validation import catalog_problems, problems_of
 
@@ -123,6 +124,15 @@ def test_every_key_of_the_baseline_is_judged(tree: Path) -> None:
         "the key HOST",
         "the key NCCL_NET",
     ]
+    # The loader, which stops at the first one, has the same words; what was expected is not what was observed.
+    problems = {problem.what: problem for problem in problems_of(tree, "lab")}
+    port, host = problems["SERVER_PORT is no key of the baseline"], problems["the key HOST is missing"]
+    assert (port.expected, port.observed) == ("a variable whose source is baseline", "its source is site.api_port")
+    assert (host.expected, host.observed) == ("every key explicit, also HOST", "nothing")
+    assert all(problem.expected and problem.observed for problem in problems.values())
+    with pytest.raises(TrisparkError) as caught:
+        load_catalog(tree)
+    assert caught.value.as_dict() == problems_of(tree, "lab")[0].as_dict()
 
 
 def test_the_baseline_and_the_features_are_judged_in_one_go(tree: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -14,9 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trispark.errors import TrisparkError
+from trispark.reporting import paused
 from trispark.walk import BootRequest, ChildEnd, Walker, WalkInterrupted, changed_hosts
 from trispark.walk_journal import Journal
 from trispark.walk_plan import Slot, TrialOfWalk, WalkPlan
+from trispark.walk_slots import goes_on
 from trispark.walk_time import BootTimes
 
 BASE, WALK = "g" + "0" * 16, "t20260102T030405Z-a1b2"
@@ -68,7 +72,7 @@ class World:
 
     Outcomes: valid, invalid, failed (recorded); none (no record); changed (refused, no record); down:NODE (no record
     and the node started anew); invalid-down:NODE (recorded, and so); silent:NODE (no record, and the node stays away);
-    killed (the controller dies before the record), killed-after (after it), interrupted.
+    killed (the controller dies before the record), killed-after (after it), killed-after-invalid, interrupted.
     """
 
     script: dict[int, list[str]] = field(default_factory=dict)
@@ -79,6 +83,8 @@ class World:
     away: dict[str, int] = field(default_factory=dict)
     serving: str | None = BASE
     asked: int = 0
+    blind: int = 0
+    """So many looks at the nodes fail from now on."""
 
     def boot(self, request: BootRequest) -> ChildEnd:
         self.booted.append((request.slot, request.purpose))
@@ -88,8 +94,9 @@ class World:
         kind, _, node = outcome.partition(":")
         if kind not in ("changed", "refused"):
             self.serving = None
-        if kind in ("valid", "invalid", "failed", "killed-after", "invalid-down"):
-            state = {"killed-after": "valid", "invalid-down": "invalid"}.get(kind, kind)
+        if kind in ("valid", "invalid", "failed", "killed-after", "killed-after-invalid", "invalid-down"):
+            states = {"killed-after": "valid", "killed-after-invalid": "invalid", "invalid-down": "invalid"}
+            state = states.get(kind, kind)
             self.serving = request.generation if state == "valid" else None
             self._record(request, state)
         if kind.startswith("killed"):
@@ -118,6 +125,11 @@ class World:
 
     def statuses(self) -> dict[str, Any]:
         self.asked += 1
+        if self.blind:
+            self.blind -= 1
+            raise TrisparkError(
+                "TS-WALK-STATUS", "a look at the nodes failed", "status.yml", "states", "nothing", "look"
+            )
         answers: dict[str, Any] = {}
         for node in NODES:
             left = self.away.get(node, 0)
@@ -395,11 +407,81 @@ def test_no_boot_begins_that_cannot_end_with_the_restored_baseline(world: World,
 
 def test_nothing_begins_and_nothing_is_stopped_when_no_time_is_left(world: World, walk: Any) -> None:
     end, _ = walk(world, make_plan("x"), START)
-    assert (end.state, world.booted, end.restored) == ("paused", [], None)
+    assert (end.state, world.booted, end.restored, end.begun) == ("paused", [], None, False)
+    report = paused(WALK, end.reason, restored=end.restored, begun=end.begun)
+    assert ("nothing was started" in report.lines[0], report.failure_line) == (True, "")
+
+
+def test_a_pause_that_does_not_bring_the_baseline_back_is_a_failure(world: World, walk: Any) -> None:
+    """Two boots were made, then there is no time for more, and the baseline does not start again."""
+    world.script = {3: ["failed", "failed"]}
+    end, _ = walk(world, make_plan("4", "5"), START + timedelta(seconds=3.5 * BOOT_S))
+    assert (end.state, end.restored, end.begun) == ("paused", None, True)
+    assert (world.booted[-1], world.serving) == ((3, "rollback"), None)
+    report = paused(WALK, end.reason, restored=end.restored, begun=end.begun)
+    assert "nothing was started" not in report.lines[0]
+    assert report.failure_line.startswith("TS-TRIAL-RESTORE: ")
+    assert all(f"; {field}: " in report.failure_line for field in ("where", "expected", "observed", "do"))
+    # Resumed when nothing can be begun any more, it is brought back.
+    again, _ = walk(world, make_plan("4", "5"), START)
+    assert (again.restored is not None, again.begun, world.serving) == (True, True, BASE)
+
+
+@pytest.mark.parametrize("outcome", ["none", "invalid"])
+def test_a_failed_look_at_the_nodes_takes_no_node_down(world: World, walk: Any, tmp_path: Path, outcome: str) -> None:
+    """Nothing is known of them: no candidate is called guilty, the baseline is brought back, the walk can go on."""
+    world.script = {1: [outcome, "valid"]}
+    boot = world.boot
+
+    def blinded(request: BootRequest) -> ChildEnd:
+        world.blind = 1 if request.slot == 1 and len(slots(world)) == 1 else 0
+        return boot(request)
+
+    world.boot = blinded  # type: ignore[method-assign]
+    with pytest.raises(TrisparkError) as caught:
+        walk(world, make_plan("4", "5"))
+    assert caught.value.id == "TS-WALK-STATUS"
+    assert (world.booted[-1], world.serving) == ((3, "restore"), BASE)
+    events = [entry.event for entry in Journal(tmp_path / WALK).read().entries]
+    assert not {"node_down", "stopped", "ended"} & set(events)
+    end, _ = walk(world, make_plan("4", "5"))
+    assert (end.state, end.restored is not None) == ("complete", True)
+
+
+@pytest.mark.parametrize(("failing", "restored"), [(3, True), (10**6, False)])
+def test_a_look_that_fails_while_a_node_is_awaited_is_repeated(
+    world: World, walk: Any, failing: int, restored: bool
+) -> None:
+    world.script = {1: ["down:spark1"]}
+    look = world.statuses
+
+    def statuses() -> dict[str, Any]:
+        # The second look finds the node down, those after it are of the way back.
+        world.blind = 1 if 2 <= world.asked < 2 + failing else 0
+        return look()
+
+    world.statuses = statuses  # type: ignore[method-assign]
+    if restored:
+        end, _ = walk(world, make_plan("x"))
+        assert end.restored is not None
+    else:
+        with pytest.raises(TrisparkError):
+            walk(world, make_plan("x"))
+    assert world.clock.now() - START < timedelta(seconds=3 * BOOT_S + 330), "the wait has a bound"
 
 
 OUTCOMES = st.sampled_from(
-    ["valid", "valid", "valid", "invalid", "failed", "none", "killed", "killed-after", "down:spark0", "changed"]
+    [
+        *["valid"] * 3,
+        "invalid",
+        "failed",
+        "none",
+        "killed",
+        "killed-after",
+        "killed-after-invalid",
+        "down:spark0",
+        "changed",
+    ]
 )
 
 
@@ -426,6 +508,30 @@ def test_whatever_happens_no_boot_is_recorded_twice_and_the_baseline_comes_back(
     assert all(begun.count(slot) <= 2 for slot in set(begun))
     assert end.restored is not None or not begun
     assert world.serving == BASE
+
+
+@given(
+    script=st.lists(st.lists(OUTCOMES, max_size=3), min_size=5, max_size=5),
+    labels=st.integers(1, 2),
+    tune=st.booleans(),
+    nights=st.lists(st.integers(0, 6), min_size=6, max_size=6),
+)
+def test_whether_a_walk_goes_on_is_known_before_it_is_resumed(
+    tmp_path_factory: pytest.TempPathFactory, script: list[list[str]], labels: int, tune: bool, nights: list[int]
+) -> None:
+    """What prepares the nodes and drains production is done for a boot of the trial, and left out for the way back."""
+    directory = tmp_path_factory.mktemp("walk")
+    plan = make_plan(*map(str, range(labels)), tune=tune)
+    world = World({slot: list(outcomes) for slot, outcomes in enumerate(script) if slot < len(plan.slots)})
+    for boots in nights:
+        deadline = world.clock.now() + timedelta(seconds=(boots + 0.5) * BOOT_S)
+        journal = Journal(directory / plan.walk)
+        times = BootTimes(BOOT_S, BOOT_S)
+        expected = goes_on(plan, journal.read(), world.records, times, world.clock.now(), deadline)
+        before = len(world.booted)
+        with contextlib.suppress(Killed):
+            walk_in(directory, world, plan, deadline)
+        assert any(purpose == "trial" for _, purpose in world.booted[before:]) == expected
 
 
 @pytest.mark.parametrize(
@@ -456,8 +562,6 @@ def test_a_torn_journal_line_was_never_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", [b"[]", b"{}", b'{"event": 1, "time": "t"}', b"\xff", b'{"event": "began"}'])
 def test_a_line_of_another_shape_is_damage_with_its_number(tmp_path: Path, line: bytes) -> None:
-    from trispark.errors import TrisparkError
-
     journal = Journal(tmp_path)
     journal.write("began", "t1")
     with journal.path.open("ab") as file:

@@ -194,9 +194,11 @@ def test_a_walk_is_kept_and_found_by_its_id_alone(ground: Ground, tmp_path: Path
     assert kept_walk(tmp_path, "lab", WALK).slots == walk.slots
     require_feature(walk, "c", "", "")
     require_feature(walk, "stage_c", "wo_a", "")
-    for stage, feature, value in (("d", "", ""), ("c", "engram_prefetch", ""), ("c", "wo_a", "1")):
+    require_feature(walk, "c", "wo_a", "", walk.plans[0])
+    others = (("d", "", "", ""), ("c", "engram_prefetch", "", ""), ("c", "wo_a", "1", ""), ("c", "", "", "p0"))
+    for stage, feature, value, agreed in others:
         with pytest.raises(TrisparkError) as caught:
-            require_feature(walk, stage, feature, value)
+            require_feature(walk, stage, feature, value, agreed)
         assert caught.value.id == "TS-WALK-OTHER"
     for name in ("t20260102T030405Z-ffff", "../x", ""):
         with pytest.raises(TrisparkError) as caught:
@@ -215,6 +217,7 @@ def test_what_is_no_id_of_a_trial_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(TrisparkError) as caught:
         was_begun(tmp_path, "lab", name)
     assert caught.value.id == "TS-WALK-ID"
+    assert all(caught.value.as_dict().values()), "every field of an error line"
 
 
 def test_an_arm_that_is_not_the_planned_one_is_refused_before_anything_is_touched(
@@ -292,6 +295,15 @@ def recorded(tmp_path: Path, with_sweep: Catalog) -> Site3:
     return Site3(tmp_path, with_sweep)
 
 
+def holding_head(head: Any) -> dict[str, Any]:
+    return {"record_head": head, "record_chain": "empty" if head is None else "ok"}
+
+
+def answers(recorded: Site3) -> dict[str, Any]:
+    """Of nodes that hold what the controller holds."""
+    return dict.fromkeys(NODES, holding_head(recorded.cache.head()))
+
+
 def sweep_walk(ground: Ground, recorded: Site3) -> tuple[WalkPlan, Journal]:
     walk = plan_walk(ground, WALK, "b", "threads")
     directory = walks_directory(recorded.root, "lab") / WALK
@@ -349,12 +361,15 @@ def test_a_boot_that_prepares_and_is_not_valid_ends_the_trial_with_a_failure(
     assert not walk.slots[0].counted
     tuning = recorded.boot(walk, 0, walk.slots[0].generation, state="invalid")
     restored = recorded.boot(walk, 3, walk.site_baseline, purpose="restore")
-    heads = dict.fromkeys(NODES, recorded.cache.head())
-    end = conclude(recorded.root, "lab", WALK, stopped="", restored=restored, heads=heads)
+    statuses = answers(recorded)
+    end = conclude(recorded.root, "lab", WALK, stopped="", restored=restored, statuses=statuses)
     record = recorded.cache.show(WALK)
     assert record["boots"] == []
     assert record["outcome"]["reason"] == f"{tuning} is not valid, the boots after it were left out"
-    assert end.report.failure_line == f"TS-TRIAL-BOOT: {tuning}: a gate"
+    assert end.report.failure_line == (
+        f"TS-TRIAL-BOOT: a boot of the trial is not valid; where: {tuning}; expected: every gate passed; "
+        "observed: a gate; do: read the kept logs of that boot"
+    )
 
 
 def test_boots_that_cannot_be_compared_end_in_a_record_that_says_so(ground: Ground, recorded: Site3) -> None:
@@ -384,7 +399,7 @@ def test_the_end_of_a_walk_is_recorded_once_whoever_is_killed_in_between(
     for slot in walk.slots:
         recorded.boot(walk, slot.slot, slot.generation)
     restored = recorded.boot(walk, 3, walk.site_baseline, purpose="restore")
-    heads = {node: recorded.cache.head() for node in NODES}
+    statuses = answers(recorded)
     add = RecordCache.add
 
     def killed(self: RecordCache, record: Any) -> bool:
@@ -393,7 +408,7 @@ def test_the_end_of_a_walk_is_recorded_once_whoever_is_killed_in_between(
         return add(self, record)
 
     def end() -> Any:
-        return conclude(recorded.root, "lab", WALK, stopped="", restored=restored, heads=heads)
+        return conclude(recorded.root, "lab", WALK, stopped="", restored=restored, statuses=statuses)
 
     monkeypatch.setattr(RecordCache, "add", killed)
     with pytest.raises(KeyboardInterrupt):
@@ -408,7 +423,9 @@ def test_the_end_of_a_walk_is_recorded_once_whoever_is_killed_in_between(
     assert (again.added, again.append) == (0, first.append), "the nodes still lack them"
     caught_up = conclude(
         recorded.root, "lab", WALK, stopped="", restored=restored,
-        heads={"spark0": recorded.cache.head(), "spark1": heads["spark1"], "spark2": None},
+        statuses={
+            "spark0": holding_head(recorded.cache.head()), "spark1": statuses["spark1"], "spark2": holding_head(None),
+        },
     )  # fmt: skip
     assert {node: len(entries) for node, entries in caught_up.append.items()} == {"spark0": 0, "spark1": 2, "spark2": 6}
     published = again.report.published
@@ -419,6 +436,65 @@ def test_the_end_of_a_walk_is_recorded_once_whoever_is_killed_in_between(
     ended = [entry for entry in journal.read().entries if entry.event == "ended"]
     assert len(ended) == 1
     assert ended[0].fields["verdicts"] == ["INCONCLUSIVE", "INCONCLUSIVE"]
+
+
+def test_the_verdict_follows_the_controllers_copy_when_no_node_answers(
+    ground: Ground, recorded: Site3, project: Path
+) -> None:
+    for name in ("experiments", "templates", "adapters"):
+        (recorded.root / name).symlink_to(project / name)
+    walk, journal = sweep_walk(ground, recorded)
+    for slot in walk.slots:
+        recorded.boot(walk, slot.slot, slot.generation)
+    journal.write("node_down", "t", slot=2, label="48", nodes=list(NODES))
+    silent = dict.fromkeys(NODES)
+    end = conclude(recorded.root, "lab", WALK, stopped="nodes are down", restored=None, statuses=silent)
+    assert [record["seq"] for record in recorded.cache.list()] == [1, 2, 3, 4, 5]
+    assert recorded.cache.verify() == recorded.cache.head()
+    assert end.append == {node: [] for node in NODES}
+    assert any("spark0, spark1, spark2: records not known" in line for line in end.report.lines)
+    back = dict.fromkeys(NODES, holding_head({"seq": 3, **head_of_number(recorded, 3)}))
+    again = conclude(recorded.root, "lab", WALK, stopped="nodes are down", restored=None, statuses=back)
+    assert {node: len(entries) for node, entries in again.append.items()} == dict.fromkeys(NODES, 2)
+
+
+def head_of_number(recorded: Site3, seq: int) -> dict[str, Any]:
+    record = recorded.cache.show(str(seq))
+    return {"id": record["id"], "hash": record_hash(record)}
+
+
+def test_a_catalog_that_was_broken_meanwhile_hinders_no_verdict(ground: Ground, recorded: Site3, project: Path) -> None:
+    shutil.copytree(project / "experiments", recorded.root / "experiments")
+    (recorded.root / "experiments/features.yml").write_text("schema_version: 1\nfeatures: {\n", encoding="utf-8")
+    walk = plan_walk(ground, WALK, "c", "wo_a")
+    directory = walks_directory(recorded.root, "lab") / WALK
+    keep_walk(directory, walk)
+    for slot in walk.slots:
+        recorded.boot(walk, slot.slot, slot.generation)
+    restored = recorded.boot(walk, 3, walk.site_baseline, purpose="restore")
+    end = conclude(recorded.root, "lab", WALK, stopped="", restored=restored, statuses=answers(recorded))
+    assert Journal(directory).read().ended
+    record = recorded.cache.show(WALK)
+    assert (record["outcome"]["verdict"], record["outcome"]["restored"]) == ("INCONCLUSIVE", walk.site_baseline)
+    assert record["resolved"]["changed"] == {}, "no value is recorded that nothing says may be shown"
+    assert "exit criteria of the stage: not judged: TS-YAML-SYNTAX" in end.report.lines[-1]
+
+
+def test_a_trial_that_ended_early_and_one_without_its_baseline_say_all_of_it(
+    ground: Ground, recorded: Site3, project: Path
+) -> None:
+    for name in ("experiments", "templates", "adapters"):
+        (recorded.root / name).symlink_to(project / name)
+    walk, _ = sweep_walk(ground, recorded)
+    recorded.boot(walk, 0, walk.slots[0].generation)
+    end = conclude(
+        recorded.root, "lab", WALK, stopped="2 boots did not start", restored=None, statuses=answers(recorded)
+    )
+    lines = end.report.failure_line.split(" | ")
+    assert [line.partition(":")[0] for line in lines] == ["TS-TRIAL-RESTORE", "TS-TRIAL-ENDED"]
+    for line in lines:
+        assert all(f"; {field}: " in line for field in ("where", "expected", "observed", "do")), line
+    assert "observed: 2 boots did not start" in lines[1]
 
 
 def test_what_the_controller_lacks_is_known_by_number(ground: Ground, recorded: Site3) -> None:
@@ -433,7 +509,7 @@ def test_what_the_controller_lacks_is_known_by_number(ground: Ground, recorded: 
     recorded.cache.path(recorded.cache.list()[1]).unlink()
     assert missing(head, recorded.cache) == 1
     with pytest.raises(TrisparkError) as caught:
-        behind({"spark0": None}, recorded.cache)
+        behind(NODES, {"spark0": None}, recorded.cache)
     assert caught.value.id == "TS-RECORD-LOST"
 
 

@@ -502,7 +502,7 @@ def test_an_undecided_trial_says_what_to_do(states: tuple[str, str], value: str 
     record = {**Verdicts.record, "requested": {**Verdicts.record["requested"], "value": value}}
 
     def first_line(of: dict[str, Any]) -> str:
-        return trials([RecordedTrial(of, "path", boots, [])], "", restored=True).lines[0]
+        return trials("t1", [RecordedTrial(of, "path", boots, [])], "", restored=True).lines[0]
 
     line = first_line(record)
     assert "; do: " in line
