@@ -20,7 +20,7 @@ from trispark.record_chain import leading_head
 from trispark.records import RecordCache
 from trispark.staleness import unmet_need
 from trispark.walk import Clock, WalkEnd, Walker
-from trispark.walk_child import Playbooks, SystemClock
+from trispark.walk_child import Playbooks, SystemClock, child_deadline_s
 from trispark.walk_journal import Journal
 from trispark.walk_plan import (
     WalkPlan,
@@ -79,7 +79,7 @@ def run_walk(asked: Walk, say: Callable[[str], None], clock: Clock | None = None
             plan=plan,
             journal=Journal(directory),
             records=cache.list,
-            children=Playbooks(root, plan, asked.arguments),
+            children=Playbooks(root, plan, asked.arguments, child_deadline_s(ground.site)),
             clock=clock or SystemClock(),
             say=say,
             times=boot_times(ground.site, cache.list()),
