@@ -1,9 +1,16 @@
-"""Filters that only pick; decisions are in src/trispark."""
+"""Filters that only pick, and the lines of trispark.play_lines; decisions are in src/trispark.
+
+Where a filter takes `hostvars`, it is applied to a list of hosts: `groups['sparks'] | trispark_answers(hostvars, 'x')`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from trispark.play_lines import load_failed, not_promoted, not_recorded, unconfigured
+
+HostVars = Mapping[str, Mapping[str, Any]]
 
 
 def boot_facts(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,6 +38,33 @@ def answer(variables: Mapping[str, Any], name: str) -> dict[str, Any] | None:
     return dict(found) if isinstance(found, Mapping) and found.get("ok") else None
 
 
+def results(hosts: Sequence[str], hostvars: HostVars, name: str) -> dict[str, Any]:
+    """{host: all that a task registered under `name` there}; empty where it did not come to it."""
+    return {host: hostvars[host].get(name) or {} for host in hosts}
+
+
+def answers(hosts: Sequence[str], hostvars: HostVars, name: str) -> dict[str, dict[str, Any] | None]:
+    """{host: the agent's answer that a task registered under `name` there}; None where the node did not answer."""
+    return {host: answer(hostvars[host], name) for host in hosts}
+
+
+def boots(hosts: Sequence[str], hostvars: HostVars) -> dict[str, dict[str, Any]]:
+    """{host: what the tasks of a boot registered there}."""
+    return {host: boot_facts(hostvars[host]) for host in hosts}
+
+
+def lacking(hosts: Sequence[str], hostvars: HostVars, name: str, value: Any) -> list[str]:
+    """Hosts whose variable `name` is not `value`: those that did not come as far."""
+    return [host for host in hosts if hostvars[host].get(name) != value]
+
+
+def over_network(declared: Mapping[str, Any]) -> bool:
+    """Whether the checkpoint's share, as declared, is a mount."""
+    from trispark.share import over_network as judged  # here: few tasks ask it, and every playbook loads this file
+
+    return judged(declared)
+
+
 def shard_lines(files: list[Mapping[str, Any]], node: str, check: bool) -> list[str]:
     """One line a shard: what was found and done, or in check mode would be done."""
     lines = []
@@ -47,11 +81,18 @@ def _only(value: Any, *names: str) -> dict[str, Any]:
 
 
 class FilterModule:
-    """`trispark_boot_facts`, `trispark_answer`, `trispark_shard_lines`."""
+    """All begin with `trispark_`; those that end with `_line` give a failure's line."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         return {
-            "trispark_boot_facts": boot_facts,
-            "trispark_answer": answer,
+            "trispark_results": results,
+            "trispark_answers": answers,
+            "trispark_boots": boots,
+            "trispark_lacking": lacking,
+            "trispark_over_network": over_network,
             "trispark_shard_lines": shard_lines,
+            "trispark_unconfigured_line": lambda site_name: str(unconfigured(site_name)),
+            "trispark_load_failed_line": lambda answer, node: str(load_failed(answer, node)),
+            "trispark_not_recorded_line": lambda hosts, boot_id: str(not_recorded(hosts, boot_id)),
+            "trispark_not_promoted_line": lambda hosts: str(not_promoted(hosts)),
         }

@@ -22,22 +22,22 @@ options:
     type: str
     default: ""
   feature:
-    description: The feature to try; empty for a baseline.
+    description: A candidate tries it, the baseline of a trial holds what it requires; others do not have it.
     type: str
     default: ""
   value:
-    description: The value of a sweep; empty for every other feature.
+    description: The value of a sweep; empty for every other feature. It counts where O(feature) does.
     type: str
     default: ""
   arm:
-    description: Which configuration to plan; V(stored) takes it from O(stored).
+    description: What to plan; V(stored) takes it from O(stored). Where it is empty, O(feature) asks for the candidate.
     type: str
-    choices: [baseline, candidate, stored]
-    required: true
+    choices: ["", baseline, candidate, stored]
+    default: ""
   purpose:
     description: Why it is booted; only V(serve) and V(rollback) make a generation good.
     type: str
-    choices: [serve, trial, restore, rollback, validate, verify]
+    choices: [serve, trial, restore, rollback, verify]
     required: true
   trial:
     description: Id of the trial that the boot belongs to; empty outside a trial.
@@ -123,10 +123,10 @@ def main() -> None:
             "stage": {"type": "str", "default": ""},
             "feature": {"type": "str", "default": ""},
             "value": {"type": "str", "default": ""},
-            "arm": {"type": "str", "choices": ["baseline", "candidate", "stored"], "required": True},
+            "arm": {"type": "str", "choices": ["", "baseline", "candidate", "stored"], "default": ""},
             "purpose": {
                 "type": "str",
-                "choices": ["serve", "trial", "restore", "rollback", "validate", "verify"],
+                "choices": ["serve", "trial", "restore", "rollback", "verify"],
                 "required": True,
             },
             "trial": {"type": "str", "default": ""},

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+from trispark.agent_deadline import CONTROLLER_S, KILL_AFTER_S, LATE_STATUS, Late, deadline_s, ended_after
 from trispark.errors import ID_PATTERN, TrisparkError
 from trispark_node import NODE_ROOT, PROTOCOL
 from trispark_node.errors import FIELDS, error_line
@@ -31,12 +33,22 @@ def call_agent(
 ) -> dict[str, Any]:
     """The task's result: `answer` and `changed` (and the agent's `diff`), or `failed` with msg, check_id and error.
 
-    A node that cannot be reached raises Ansible's own error, which marks the host unreachable.
+    A node that cannot be reached raises Ansible's own error, which marks the host unreachable. A call that takes longer
+    than its verb may (agent_deadline) is ended and fails.
     """
     body = {**request, "protocol": PROTOCOL, **({"check": True} if check else {})}
-    command = f"{shlex.quote(agent)} {shlex.quote(verb)}"
-    done = action._low_level_execute_command(command, sudoable=True, in_data=json.dumps(body).encode())
-    return result_of(verb, agent, int(done["rc"]), str(done["stdout"]), str(done["stderr"]))
+    bound_s = deadline_s(verb, request)
+    command = f"timeout -k {KILL_AFTER_S} {bound_s:g} {shlex.quote(agent)} {shlex.quote(verb)}"
+    began = time.monotonic()
+    try:
+        with ended_after(bound_s + KILL_AFTER_S + CONTROLLER_S):
+            done = action._low_level_execute_command(command, sudoable=True, in_data=json.dumps(body).encode())
+    except Late:
+        return _failed(_late(verb, agent, bound_s, "none; whether it still runs is not known").as_dict())
+    rc = int(done["rc"])
+    if rc in LATE_STATUS and time.monotonic() - began >= bound_s:
+        return _failed(_late(verb, agent, bound_s, f"none; it was ended there (exit {rc})").as_dict())
+    return result_of(verb, agent, rc, str(done["stdout"]), str(done["stderr"]))
 
 
 def result_of(verb: str, agent: str, rc: int, stdout: str, stderr: str) -> dict[str, Any]:
@@ -62,6 +74,17 @@ def result_of(verb: str, agent: str, rc: int, stdout: str, stderr: str) -> dict[
     if answer.get("diff"):
         result["diff"] = answer["diff"]
     return result
+
+
+def _late(verb: str, agent: str, bound_s: float, observed: str) -> TrisparkError:
+    return TrisparkError(
+        "TS-AGENT-LATE",
+        f"the node agent did not end {verb} in time",
+        where=agent,
+        expected=f"an answer within {bound_s:g} s",
+        observed=observed,
+        remedy="see what hangs on that node: its disks, the share of the checkpoint (dmesg), the Docker Engine",
+    )
 
 
 def _no_answer(verb: str, agent: str, rc: int, stderr: str) -> TrisparkError:

@@ -26,8 +26,9 @@ from trispark.canonical import generation_id
 from trispark.catalog import Catalog, load_catalog
 from trispark.errors import TrisparkError
 from trispark.gates import canary_request, judged_patterns
+from trispark.plan import plan_budget, unsafe
 from trispark.preflight import refuse_damage, require_nodes
-from trispark.promoted import cached, on_nodes, settings_of
+from trispark.promoted import on_nodes, settings_of
 from trispark.resolve import Resolution, compare, resolve, resolve_arms, restore
 from trispark.site import Site, load_site
 from trispark.warmup import batch_requests
@@ -116,7 +117,7 @@ def plan_arm(
     stage: str,
     feature: str,
     value: str = "",
-    arm: Arm,
+    arm: Arm | Literal[""],
     purpose: str,
     trial: str,
     measure: bool,
@@ -130,21 +131,24 @@ def plan_arm(
 ) -> dict[str, Any]:
     """The plan of a baseline or a candidate boot.
 
-    The baseline is the site's own, as its nodes hold it; offline (a plan to validate) as the controller last saw it.
-    In a trial it is that of the feature: it holds what the feature requires. `value` is that of a sweep, `slot` the
-    boot's place in its trial, `planned` the generation that the trial's plan names for it; with `check` a
-    candidate compares results, as features want it that have such a boot.
+    The baseline is the site's own, as its nodes hold it. In a trial it is that of the feature: it holds what the
+    feature requires, so that one change is left. Without an `arm`, a feature asks for the candidate. `value` is that of
+    a sweep, `slot` the boot's place in its trial, `planned` the generation that the trial's plan names for it; with
+    `check` a candidate compares results, as features want it that have such a boot.
 
-    `stage` may be empty for a plain boot, `trial` outside a trial (a plan to validate opens one, its id is in
-    `requested`); `misplaced` are variables given by `-e` or the inventory whose names look like catalog keys;
-    `seen_site` are the site's variables as the playbooks see them, which must be those of its files.
+    `stage` may be empty for a plain boot, `trial` outside a trial; `misplaced` are variables given by `-e` or the
+    inventory whose names look like catalog keys; `seen_site` are the site's variables as the playbooks see them, which
+    must be those of its files.
 
-    Raises TS-FEATURE-*, TS-STAGE-*, TS-PLAN-*, TS-ENV-*, TS-PREFLIGHT-STATE, TS-BASELINE-DIFFERS.
+    Where the site names a memory model, its verdict `unsafe` refuses the boot; not one that brings back what served
+    before a trial.
+
+    Raises TS-FEATURE-*, TS-STAGE-*, TS-PLAN-*, TS-ENV-*, TS-PREFLIGHT-STATE, TS-BASELINE-DIFFERS, TS-BUDGET-*.
     """
+    arm = arm or ("candidate" if feature else "baseline")
     project.catalog.refuse_misplaced(misplaced)
     project.site.refuse_other_values(seen_site)
-    if purpose != "validate":
-        require_nodes(project.site, statuses)
+    require_nodes(project.site, statuses)
     for node, status in sorted(statuses.items()):
         refuse_damage(node, status)
     selected: str | None = None
@@ -152,8 +156,7 @@ def plan_arm(
         selected = _selected(project, stage, feature)
     elif stage and not project.catalog.stages[project.catalog.stage_letter(stage)].trial:
         project.catalog.select(stage, feature or None)
-    promoted = cached(project.root, project.site.name) if purpose == "validate" else on_nodes(statuses)
-    arms = _arms(project, selected, value, settings_of(promoted, project.catalog))
+    arms = _arms(project, selected, value, settings_of(on_nodes(statuses), project.catalog))
     resolution = arms.candidate if arm == "candidate" else arms.baseline
     if check and arms.check is not None:
         resolution = arms.check
@@ -166,6 +169,8 @@ def plan_arm(
             observed=resolution.id,
             remedy="do not edit the project or the site during a trial; plan again and start anew",
         )
+    if purpose != "restore":
+        _judge_memory(project, resolution, arm, None if arm == "baseline" else arms.baseline.settings)
     plan = _plan(resolution, purpose, statuses, moment)
     difference = compare(arms.baseline, resolution)
     plan.update(
@@ -177,7 +182,7 @@ def plan_arm(
             "arm": arm,
             "purpose": purpose,
             "slot": slot,
-            "trial": trial or (moment.trial_id if purpose == "validate" else None),
+            "trial": trial or None,
         },
         baseline=arms.baseline.id,
         baseline_resolved=arms.baseline.resolved,
@@ -186,6 +191,12 @@ def plan_arm(
         adapters=resolution.adapters,
     )
     return plan
+
+
+def _judge_memory(project: Project, resolution: Resolution, arm: Arm, back_to: Mapping[str, Value] | None) -> None:
+    judged = plan_budget(project.root, project.site, resolution.settings, project.catalog, back_to)
+    if judged is not None and judged.verdict == "unsafe":
+        raise unsafe(judged, arm, project.site.memory_model)
 
 
 def _arms(project: Project, feature: str | None, value: str, promoted: Mapping[str, Value]) -> _Arms:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trispark.allowlist import Value, format_value
+from trispark.allowlist import Value
 from trispark.budget_outlook import (
     Outlook,
     Reason,
@@ -22,9 +22,8 @@ from trispark.budget_outlook import (
     outlook_reasons,
 )
 from trispark.budget_terms import Phase, Term, read_settings, terms
-from trispark.budget_text import assignments, budget_lines, comparison_lines
+from trispark.budget_text import budget_lines
 from trispark.catalog import Catalog, Kind
-from trispark.errors import TrisparkError
 from trispark.memory_model import (
     SETTINGS,
     MemoryModel,
@@ -35,13 +34,10 @@ from trispark.memory_model import (
 
 __all__ = [
     "Budget",
-    "BudgetComparison",
     "MemoryModel",
     "Verdict",
-    "compare_budgets",
     "judge_budget",
     "load_memory_models",
-    "refuse_unsafe",
     "require_memory_model",
 ]
 
@@ -179,65 +175,6 @@ def judge_budget(
     way_back = _way_back(model, given, budget, others, model.reference if back_to is None else back_to)
     better = _better(model, given, budget, others, catalog)
     return replace(budget, way_back=way_back, better=better)
-
-
-@dataclass(frozen=True)
-class BudgetComparison:
-    """Budgets of two arms; `changes` is {term id: (baseline MiB, candidate MiB)} for every term that differs."""
-
-    baseline: Budget
-    candidate: Budget
-    changes: Mapping[str, tuple[float, float]]
-
-    @property
-    def minimum_change(self) -> float:
-        """By how much the candidate's minimum fraction is higher."""
-        return self.candidate.minimum_fraction - self.baseline.minimum_fraction
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """One line a changed term, then what it means for the fraction, the pools and the verdict."""
-        return comparison_lines(self)
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON form; both budgets, and the changes in MiB."""
-        return {
-            "baseline": self.baseline.as_dict(),
-            "candidate": self.candidate.as_dict(),
-            "changes": {name: [round(old, 1), round(new, 1)] for name, (old, new) in self.changes.items()},
-            "minimum_change": round(self.minimum_change, 4),
-        }
-
-
-def compare_budgets(
-    model: MemoryModel,
-    baseline: Mapping[str, Value],
-    candidate: Mapping[str, Value],
-    catalog: Catalog | None = None,
-) -> BudgetComparison:
-    """Both budgets and what differs; the candidate's way back leads to the baseline. Raises TS-BUDGET-SETTING."""
-    before = judge_budget(model, baseline, catalog)
-    after = judge_budget(model, candidate, catalog, back_to={**model.reference, **baseline})
-    old, new = ({term.id: term.mib for term in budget.terms} for budget in (before, after))
-    changes = {
-        name: (old.get(name, 0.0), new.get(name, 0.0))
-        for name in dict.fromkeys([*old, *new])
-        if old.get(name, 0.0) != new.get(name, 0.0)
-    }
-    return BudgetComparison(before, after, changes)
-
-
-def refuse_unsafe(budget: Budget, where: str) -> None:
-    """Raises TS-BUDGET-UNSAFE for a configuration that must not be booted."""
-    if budget.verdict is Verdict.UNSAFE:
-        raise TrisparkError(
-            "TS-BUDGET-UNSAFE",
-            f"the configuration does not fit the memory of a node: {budget.reasons[0].text}",
-            where=where,
-            expected="a configuration that docs/memory.md calls fits or edge",
-            observed=f"MEM_FRACTION_STATIC={format_value(budget.fraction)}",
-            remedy=f"go back to {assignments(budget.way_back)}" if budget.way_back else "see the budget of the plan",
-        )
 
 
 def _catalog_terms(catalog: Catalog, settings: Mapping[str, Value]) -> tuple[Term, ...]:

@@ -10,7 +10,7 @@ from trispark.budget_outlook import HEAD, Outlook, Verdict
 from trispark.budget_terms import Phase
 
 if TYPE_CHECKING:
-    from trispark.budget import Budget, BudgetComparison
+    from trispark.budget import Budget
 
 TITLE: Final = 52
 """Columns of a term's title."""
@@ -22,29 +22,6 @@ _DO_NOT_RAISE: Final = "do not raise MEM_FRACTION_STATIC to make room"
 def budget_lines(budget: Budget) -> tuple[str, ...]:
     """The whole budget, the verdict last."""
     return (*_table(budget), *_states(budget), *_verdict(budget))
-
-
-def comparison_lines(comparison: BudgetComparison) -> tuple[str, ...]:
-    """One line a changed term, then the change of the minimum fraction, of the pools and of the verdict."""
-    before, after = comparison.baseline, comparison.candidate
-    titles = {term.id: term.title for term in (*before.terms, *after.terms)}
-    rows = [
-        f"  {titles[name]:<{TITLE}}{old:>11,.1f} -> {new:>11,.1f}  ({new - old:+,.1f})"
-        for name, (old, new) in comparison.changes.items()
-    ]
-    head = "memory, baseline -> candidate, MiB a rank"
-    pools = ", ".join(
-        f"{old.pool_tokens:,} -> {new.pool_tokens:,} ({old.state})"
-        for old, new in zip(before.outlooks, after.outlooks, strict=True)
-    )
-    minima = f"{before.minimum_fraction:.4f} -> {after.minimum_fraction:.4f} ({comparison.minimum_change:+.4f})"
-    return (
-        head if rows else f"{head}: no difference",
-        *rows,
-        f"  minimum fraction {minima}",
-        f"  pool of tokens {pools}",
-        f"  verdict {before.verdict} -> {after.verdict}",
-    )
 
 
 def assignments(settings: Mapping[str, Value]) -> str:

@@ -67,7 +67,8 @@ class Judged(Protocol):
     def as_dict(self) -> dict[str, Any]: ...
 
 
-Budgeter = Callable[[Path, Site, Mapping[str, Value], Catalog], Judged | None]
+Budgeter = Callable[[Path, Site, Mapping[str, Value], Catalog, Mapping[str, Value] | None], Judged | None]
+"""Of one configuration; the last argument are the settings that a way back leads to."""
 
 
 @dataclass(frozen=True)
@@ -93,15 +94,34 @@ class Ground:
         return cls(root, site, catalog, settings_of(promoted, catalog), by, image)
 
 
-def plan_budget(root: Path, site: Site, settings: Mapping[str, Value], catalog: Catalog) -> Judged | None:
-    """The memory budget of one configuration; None where the site names no memory model."""
+def plan_budget(
+    root: Path, site: Site, settings: Mapping[str, Value], catalog: Catalog, back_to: Mapping[str, Value] | None = None
+) -> Judged | None:
+    """The memory budget of one configuration on the site's nodes; None where the site names no memory model."""
     if site.memory_model is None:
         return None
     # Here, because a site without a model, as the lab, is planned without it.
-    from trispark.budget import judge_budget, load_memory_models, require_memory_model
+    from trispark.site_budget import judge_site
 
-    model = require_memory_model(load_memory_models(root), site.memory_model, f"{site.path}: site_memory_model")
-    return judge_budget(model, settings, catalog)
+    return judge_site(root, site, settings, catalog, back_to)
+
+
+def unsafe(judged: Judged, arm: str, model: str | None) -> TrisparkError:
+    """The refusal of a configuration whose verdict is `unsafe`."""
+    found = judged.as_dict()
+    back = ", ".join(f"{name}={format_value(value)}" for name, value in (found.get("way_back") or {}).items())
+    return TrisparkError(
+        "TS-BUDGET-UNSAFE",
+        f"the {arm} does not fit the memory of a node",
+        where=f"memory model {model}",
+        expected="a budget that fits, or one at the edge",
+        observed="; ".join(reason["text"] for reason in found.get("reasons", ())) or "".join(judged.lines[-1:]),
+        remedy=f"try {judged.better_bundle}"
+        if judged.better_bundle
+        else f"go back to {back}"
+        if back
+        else "see its budget with ./trispark plan (docs/memory.md)",
+    )
 
 
 def make_plan(
@@ -318,7 +338,8 @@ class _Maker:
             if side is None:
                 continue
             try:
-                found = self.budget(ground.root, ground.site, side.settings, ground.catalog)
+                back_to = None if side is baseline else baseline.settings
+                found = self.budget(ground.root, ground.site, side.settings, ground.catalog, back_to)
             except TrisparkError as error:
                 self._refuse(error)
                 continue
@@ -326,17 +347,7 @@ class _Maker:
                 return None
             judged[arm] = found
             if found.verdict == "unsafe":
-                reasons = [reason["text"] for reason in found.as_dict().get("reasons", ())] or found.lines[-1:]
-                self._refuse(
-                    TrisparkError(
-                        "TS-BUDGET-UNSAFE",
-                        f"the {arm} does not fit the memory of a node",
-                        where=f"memory model {ground.site.memory_model}",
-                        expected="a budget that fits, or one at the edge",
-                        observed="; ".join(reasons),
-                        remedy=f"try {found.better_bundle}" if found.better_bundle else "see the budget in the plan",
-                    )
-                )
+                self._refuse(unsafe(found, arm, ground.site.memory_model))
         if not judged:
             return None
         worst = max(judged.values(), key=lambda each: VERDICTS.index(each.verdict))

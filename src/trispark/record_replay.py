@@ -44,7 +44,7 @@ def replay(root: Path, site_name: str, record: Record, records: Sequence[Record]
         raise _refused(record, [Drift("resolved", "the catalog", "could be resolved", str(error))]) from None
     differences = _trial_inputs(ground, record, records, now) if record["kind"] == "trial" else []
     if record["kind"] == "boot":
-        differences = _boot_inputs(ground, record, _side(now, asked))
+        differences = _boot_inputs(ground, record, _side(ground, now, asked["arm"], record))
     if differences:
         raise _refused(record, differences)
     plan = plan_on(ground, asked["stage"] or _plain_stage(ground), asked["feature"], asked["value"])
@@ -58,7 +58,7 @@ def replay(root: Path, site_name: str, record: Record, records: Sequence[Record]
         "arm": asked["arm"],
         "slot": record["requested"].get("slot"),
         "plan": plan,
-        "command": _command(record, asked),
+        "command": _command(record, asked, check=record["kind"] == "boot" and _is_check(ground, now, record)),
         "notes": notes,
     }
 
@@ -95,10 +95,21 @@ def _resolve(ground: Ground, asked: Mapping[str, Any]) -> Arms | Resolution:
     return resolve_arms(site, catalog, asked["feature"], None, root, value=asked["value"], promoted=ground.promoted)
 
 
-def _side(now: Arms | Resolution, asked: Mapping[str, Any]) -> Resolution:
+def _side(ground: Ground, now: Arms | Resolution, arm: str, boot: Record | None) -> Resolution:
+    """The configuration of today that the record of `boot` is compared with."""
     if isinstance(now, Resolution):
         return now
-    return now.candidate if asked["arm"] == "candidate" else now.baseline
+    if now.check is not None and _is_check(ground, now, boot):
+        return now.check
+    return now.candidate if arm == "candidate" else now.baseline
+
+
+def _is_check(ground: Ground, now: Arms | Resolution, boot: Record | None) -> bool:
+    """Whether it was the boot that compares results: a record says so by its settings alone."""
+    if boot is None or isinstance(now, Resolution) or boot["requested"]["arm"] != "candidate":
+        return False
+    checked, settings = ground.catalog.check_settings(now.choice.feature), boot["resolved"]["settings"]
+    return bool(checked) and all(settings.get(name) == value for name, value in checked.items())
 
 
 def _boot_inputs(ground: Ground, record: Record, now: Resolution) -> list[Drift]:
@@ -144,8 +155,8 @@ def _trial_inputs(ground: Ground, record: Record, records: Sequence[Record], now
     by_seq = {other["seq"]: other for other in records}
     found: list[Drift] = []
     for arm in ("baseline", "candidate"):
-        side = _side(now, {"arm": arm})
         boots = [by_seq[boot["seq"]] for boot in record["boots"] if boot["arm"] == arm and boot["seq"] in by_seq]
+        side = _side(ground, now, arm, boots[0] if boots else None)
         if boots:
             found += [drift for drift in _boot_inputs(ground, boots[0], side) if drift not in found]
         elif ground.image == NOT_BUILT:
@@ -160,8 +171,9 @@ def _plain_stage(ground: Ground) -> str:
     return next(letter for letter, stage in ground.catalog.stages.items() if not stage.trial)
 
 
-def _command(record: Record, asked: Mapping[str, Any]) -> list[str]:
-    """Arguments of ./trispark. A boot of a trial is repeated as one, so that it never counts as good."""
+def _command(record: Record, asked: Mapping[str, Any], *, check: bool) -> list[str]:
+    """Arguments of ./trispark; `check`: of a boot that compares results. A boot of a trial is repeated as one, so that
+    it never counts as good."""
     requested, site = record["requested"], ["--site", record["site"]]
     feature = [] if asked["feature"] is None else ["-e", f"feature={asked['feature']}"]
     feature += [] if asked["value"] is None else ["-e", f"value={asked['value']}"]
@@ -171,6 +183,7 @@ def _command(record: Record, asked: Mapping[str, Any]) -> list[str]:
         return ["play", "rollback", *site, "-e", f"rollback_to={record['resolved']['generation']}"]
     given = ["-e", f"boot_arm={asked['arm']}", "-e", f"boot_purpose={requested['purpose']}"]
     given += [] if asked["stage"] is None else ["-e", f"boot_stage={asked['stage']}"]
+    given += ["-e", "boot_check=true"] if check else []
     given += ["-e", "boot_bench=true"] if record["bench"] else []
     return ["play", "boot", *site, *given, *feature]
 

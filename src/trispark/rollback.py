@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,7 +25,10 @@ def choose(statuses: Mapping[str, Mapping[str, Any] | None], to: str, baseline: 
 
     `to` empty: the newest generation that passed its gates outside a trial on all nodes, else `baseline`;
     `previous`: the good one before that, other than the current; a generation id: that one.
-    Only what every node holds can be a target. Raises TS-ROLLBACK-TARGET, TS-ROLLBACK-NODE (an answer is None).
+
+    Only what is whole on every node can be a target. A good one that is not is passed over and named: whoever rolls
+    back wants an engine that serves, and the next good one passes the same gates. One that was asked for by its id is
+    refused, naming the next good one. Raises TS-ROLLBACK-TARGET, TS-ROLLBACK-NODE (an answer is None).
     """
     silent = sorted(node for node, status in statuses.items() if not status)
     if silent or not statuses:
@@ -38,25 +41,43 @@ def choose(statuses: Mapping[str, Mapping[str, Any] | None], to: str, baseline: 
             remedy="bring the node back and roll back again; ./trispark play stop stops the ranks that answer",
         )
     answers = {node: status for node, status in statuses.items() if status}
-    held = set.intersection(*(set(status["generations"]) for status in answers.values()))
     currents = {status["current"] for status in answers.values()}
     current = currents.pop() if len(currents) == 1 else None
-    good = [generation for generation in _good(answers) if generation in held]
+    good = [generation for generation in reversed(_good(answers)) if to != PREVIOUS or generation != current]
+    flaws = {generation: _flaws(answers, generation) for generation in (*good, *filter(None, (to, baseline)))}
+    whole = [generation for generation in good if not flaws[generation]]
     if to and to != PREVIOUS:
-        if to not in held:
-            raise _no_target("not every node holds that generation", ", ".join(sorted(held)) or "none", to)
+        if flaws[to]:
+            raise _no_target("not every node holds that generation whole", f"{to}, {flaws[to]}", whole)
         return Target(to, "asked for", current)
+    newer = good[: good.index(whole[0])] if whole else good
+    passed = [f"{generation}, {flaws[generation]}" for generation in newer]
+    over = f"; passed over: {'; '.join(passed)}" if passed else ""
+    if whole:
+        before = " before the current one" if to == PREVIOUS else ""
+        same = " (it is the current one: it is started again)" if whole[0] == current else ""
+        return Target(whole[0], f"the last good generation{before}{same}{over}", current)
     if to == PREVIOUS:
-        good = [generation for generation in good if generation != current]
-        if not good:
-            raise _no_target("there is no good generation besides the current one", "an earlier good one", to)
-        return Target(good[-1], "the last good generation before the current one", current)
-    if good:
-        same = " (it is the current one: it is started again)" if good[-1] == current else ""
-        return Target(good[-1], f"the last good generation{same}", current)
-    if baseline is not None and baseline in held:
-        return Target(baseline, "the baseline: no generation is marked good on all nodes", current)
-    raise _no_target("no node holds a good generation or the baseline", "one that all nodes hold", to)
+        raise _no_target(
+            "there is no good generation besides the current one that every node holds whole", "; ".join(passed), []
+        )
+    if baseline is not None and not flaws[baseline]:
+        return Target(baseline, f"the baseline: no whole generation is marked good on all nodes{over}", current)
+    if baseline is not None:
+        passed.append(f"the baseline {baseline}, {flaws[baseline]}")
+    raise _no_target("not every node holds a good generation or the baseline whole", "; ".join(passed), [])
+
+
+def _flaws(answers: Mapping[str, Mapping[str, Any]], generation: str) -> str:
+    """On which nodes it is not there or not what was staged, and why; empty where it is whole on all."""
+    found = []
+    for node, status in sorted(answers.items()):
+        damaged = (status.get("damaged") or {}).get(generation)
+        if generation not in status["generations"]:
+            found.append(f"not on {node}")
+        elif damaged:
+            found.append(f"damaged on {node} ({damaged})")
+    return ", ".join(found)
 
 
 def _good(statuses: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -72,12 +93,14 @@ def _good(statuses: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return newest_last
 
 
-def _no_target(what: str, expected: str, to: str) -> TrisparkError:
+def _no_target(what: str, observed: str, good: Sequence[str]) -> TrisparkError:
     return TrisparkError(
         "TS-ROLLBACK-TARGET",
         what,
         where="rollback.yml",
-        expected=expected,
-        observed=to or "the last good generation",
-        remedy="see ./trispark status for what the nodes hold; stage_a.yml makes a good generation",
+        expected="one that all nodes hold as it was staged",
+        observed=observed or "none",
+        remedy=f"-e rollback_to={good[0]} is the last good one that is whole"
+        if good
+        else "see ./trispark status for what the nodes hold; stage_a.yml makes a good generation",
     )

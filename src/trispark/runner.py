@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import secrets
@@ -148,6 +149,23 @@ class Interrupts:
                 signal.signal(number, handler)
 
 
+class Limit:
+    """Ends a run at `at` (of the clock), as a person would with Ctrl-C."""
+
+    def __init__(self, interrupts: Interrupts, at: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._interrupts = interrupts
+        self._at = at
+        self._now = now
+        self.passed = False
+
+    def must_kill(self) -> bool:
+        """The cancel callback of ansible-runner."""
+        if not self.passed and not self._interrupts.interrupted and self._now() >= self._at:
+            self.passed = True
+            self._interrupts.handle()
+        return self._interrupts.must_kill()
+
+
 def playbook_environment(repo: Path, site: str, run_id: str) -> dict[str, str]:
     """What is set for ansible-playbook beside the caller's environment."""
     tools = str(Path(sys.executable).parent)
@@ -175,11 +193,13 @@ def run_playbook(
     diff: bool = False,
     arguments: Sequence[str] = (),
     observer: RunObserver | None = None,
+    deadline_s: float = math.inf,
 ) -> RunResult:
     """Run ``playbooks/<name>.yml`` on ``inventory/<site>``; ``extra`` are -e values, ``arguments`` further ones.
 
-    Raises TS-PLAY-UNKNOWN for a playbook that is not there. A failed run is a result, not an exception. When this
-    process ends, ansible-playbook ends too.
+    After ``deadline_s`` it is asked to end, then killed, and has failed with TS-PLAY-LATE. Raises TS-PLAY-UNKNOWN for a
+    playbook that is not there. A failed run is a result, not an exception. When this process ends, ansible-playbook
+    ends too.
     """
     import ansible_runner
 
@@ -204,6 +224,7 @@ def run_playbook(
     (directory / PID_FILE).write_text(str(os.getpid()), encoding="ascii")
     events = RunEvents(observer or QuietObserver())
     interrupts = Interrupts(events)
+    limit = Limit(interrupts, time.monotonic() + deadline_s)
 
     def take(event: dict[str, Any]) -> bool:
         events.add(event)
@@ -226,7 +247,7 @@ def run_playbook(
             fact_cache_type="memory",
             quiet=True,
             event_handler=take,
-            cancel_callback=interrupts.must_kill,
+            cancel_callback=limit.must_kill,
         )
         finished.config.command = tied(finished.config.command)
         finished.run()
@@ -234,8 +255,11 @@ def run_playbook(
     (directory / PID_FILE).unlink(missing_ok=True)
     _forget_environment(directory / "command")
     rc = finished.rc if isinstance(finished.rc, int) else 254
-    status = "interrupted" if interrupts.interrupted and rc != 0 else "successful" if rc == 0 else "failed"
+    stopped = interrupts.interrupted and rc != 0 and not limit.passed
+    status = "interrupted" if stopped else "successful" if rc == 0 else "failed"
     failures = events.failures
+    if limit.passed and rc != 0:
+        failures = [FailedEvent("localhost", name, str(_late(name, deadline_s, events))), *failures]
     if rc != 0 and not failures and status == "failed":
         failures = [FailedEvent("localhost", "ansible-playbook", _last_words(directory / "stdout", rc))]
     return RunResult(
@@ -253,6 +277,17 @@ def run_playbook(
         changed=events.changed,
         last_play=events.last_play,
         last_task=events.last_task,
+    )
+
+
+def _late(name: str, deadline_s: float, events: RunEvents) -> TrisparkError:
+    return TrisparkError(
+        id="TS-PLAY-LATE",
+        what=f"{name} did not end in time, it was stopped",
+        where=f"playbooks/{name}.yml",
+        expected=f"its end within {deadline_s:g} s",
+        observed=f"still at {events.last_task or 'its beginning'}",
+        remedy="see what that step waited for in .trispark/runs; ./trispark play rollback ends in a verified state",
     )
 
 

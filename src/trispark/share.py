@@ -63,6 +63,15 @@ def unmountable(share: LocalShare | NfsShare | FuseShare, directory: str) -> lis
     return []
 
 
+DEFAULT: Final = LocalShare(kind="local")
+"""Of a site that does not say it."""
+
+
+def over_network(declared: Mapping[str, Any]) -> bool:
+    """Whether the share, as a site declares it (empty where it does not), can be lost between two verbs."""
+    return str(declared.get("kind", DEFAULT.kind)) != DEFAULT.kind
+
+
 CheckpointShare = Annotated[LocalShare | NfsShare | FuseShare, Field(discriminator="kind")]
 
 

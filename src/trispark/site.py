@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from trispark.allowlist import check_text, is_address, is_plain_path
 from trispark.errors import TrisparkError
 from trispark.plainyaml import BROKEN, NO_FIT, Rules, Strict, check_model, judge_model, read_yaml, wrong_keys
-from trispark.share import CheckpointShare, LocalShare, unmountable
+from trispark.share import DEFAULT as DEFAULT_SHARE
+from trispark.share import CheckpointShare, unmountable
 from trispark.site_time import SiteWindow
 
 HOST_GROUP: Final = "sparks"
@@ -197,7 +198,7 @@ class Site(BaseModel):
     served_model_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=200)]
     checkpoint_dir: str
     checkpoint_mount: str
-    checkpoint_share: CheckpointShare = LocalShare(kind="local")
+    checkpoint_share: CheckpointShare = DEFAULT_SHARE
     """How the workers see the checkpoint."""
     engram_dir: str
     engram_mount: str

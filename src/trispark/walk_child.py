@@ -14,6 +14,7 @@ from trispark.errors import TrisparkError
 from trispark.reporting import node_answers, node_states
 from trispark.run_events import error_lines
 from trispark.runner import RunResult, run_playbook
+from trispark.site import Site
 from trispark.walk import ROLLBACK, BootRequest, ChildEnd, Statuses, WalkInterrupted
 from trispark.walk_plan import WalkPlan
 
@@ -68,6 +69,10 @@ def child_arguments(options: Mapping[str, Any], defaults: Mapping[str, Any] | No
     return words
 
 
+AROUND_S: Final = 3600.0
+"""For the share, the shards, staging, gates, kept logs and the record of one boot."""
+
+
 class SystemClock:
     """Real time."""
 
@@ -80,11 +85,12 @@ class SystemClock:
 
 @dataclass(frozen=True)
 class Playbooks:
-    """The children of one walk. `arguments`: what `child_arguments` gave."""
+    """The children of one walk. `arguments` and `deadline_s`: what `child_arguments` and `child_deadline_s` gave."""
 
     root: Path
     plan: WalkPlan
     arguments: Sequence[str]
+    deadline_s: float
 
     def boot(self, request: BootRequest) -> ChildEnd:
         if request.purpose == ROLLBACK:
@@ -115,7 +121,20 @@ class Playbooks:
         return node_statuses(self._run("status", {}))
 
     def _run(self, name: str, extra: Mapping[str, Any]) -> RunResult:
-        return run_playbook(self.root, name, site=self.plan.site, extra=extra, arguments=self.arguments)
+        return run_playbook(
+            self.root,
+            name,
+            site=self.plan.site,
+            extra=extra,
+            arguments=self.arguments,
+            deadline_s=self.deadline_s,
+        )
+
+
+def child_deadline_s(site: Site) -> float:
+    """When a child run is given up: three stops (head, workers, after a failure), the start and the measurement in
+    full, and what is around them. Each step has a bound of its own; this one ends what none of them saw."""
+    return 3 * site.stop_deadline_s + site.start_deadline_s + site.bench.deadline_s + AROUND_S
 
 
 def child_end(result: RunResult) -> ChildEnd:

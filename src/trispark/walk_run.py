@@ -21,7 +21,7 @@ from trispark.records import RecordCache
 from trispark.site import Site, load_site
 from trispark.staleness import unmet_need
 from trispark.walk import Clock, WalkEnd, Walker
-from trispark.walk_child import Playbooks, SystemClock
+from trispark.walk_child import Playbooks, SystemClock, child_deadline_s
 from trispark.walk_journal import Journal
 from trispark.walk_plan import (
     WalkPlan,
@@ -79,7 +79,7 @@ def run_walk(asked: Walk, say: Callable[[str], None], clock: Clock | None = None
             plan=plan,
             journal=journal,
             records=cache.list,
-            children=Playbooks(root, plan, asked.arguments),
+            children=Playbooks(root, plan, asked.arguments, child_deadline_s(site)),
             clock=clock or SystemClock(),
             say=say,
             times=boot_times(site, cache.list()),

@@ -71,7 +71,8 @@ def watch(
     clock: Callable[[], float],
     pause: Callable[[float], None],
 ) -> Watched:
-    """Wait for one rank. `ask(seconds)` is the agent's verb `wait`; what it raises is posted as lost and raised on.
+    """Wait for one rank. `ask(seconds)` is the agent's verb `wait`, never for longer than the deadline has left; what
+    it raises is posted as lost and raised on.
 
     A rank that is ready answers at once, so between two questions for the others' sake `pause(seconds)` is called.
     """
@@ -79,7 +80,7 @@ def watch(
     board.post(rank, "starting", "")
     while True:
         try:
-            seen = ask(interval_s)
+            seen = ask(min(interval_s, max(deadline_s - (clock() - began), 0.0)))
         except Exception as error:
             board.post(rank, "lost", str(error))
             raise
@@ -89,7 +90,7 @@ def watch(
         board.post(rank, state, last)
         others = board.others(rank)
         # Past the deadline the others' own watchers say what they lack; this rank is ready.
-        if state == READY and (seconds > deadline_s or all(post["state"] == READY for post in others.values())):
+        if state == READY and (seconds >= deadline_s or all(post["state"] == READY for post in others.values())):
             return Watched(state, seconds, last)
         if state in LOST:
             return Watched(state, seconds, last, rank, f"{state}, exit code {seen.get('exit_code')}", log_tail=tail)
@@ -97,7 +98,7 @@ def watch(
             if post["state"] in LOST:
                 observed = f"{post['state']} while rank {rank} was starting"
                 return Watched(state, seconds, post["detail"], other, observed, by_peer=True, log_tail=tail)
-        if seconds > deadline_s:
+        if seconds >= deadline_s:
             board.post(rank, "lost", last)
             return Watched(state, seconds, last, rank, f"not ready after {seconds} s", log_tail=tail)
         if state == READY:

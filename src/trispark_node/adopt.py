@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trispark_node import ENGINE_NAME, adopt_describe, engine, processes
+from trispark_node import ENGINE_NAME, adopt_describe, engine
 from trispark_node.adopt_describe import Raw
 from trispark_node.canonical import canonical_json
 from trispark_node.containers import ROLE_ENGINE, own
@@ -208,7 +208,7 @@ def plan_adopt(node: Node, request: AdoptRequest) -> Plan:
     result = {"id": request.id, "name": taken.name}
     ended = raw is None or not adopt_describe.alive(raw)
     if taken.phase == TAKEN and ended and (raw is None or not request.remove):
-        return Plan(None, {**result, "seconds": 0.0, "killed": False, "removed": raw is None, **_memory(node)})
+        return Plan(None, {**result, "seconds": 0.0, "killed": False, "removed": raw is None})
     if raw is not None and request.remove:
         _refuse_inexact(raw, request)
     found, kept = taken, raw
@@ -314,7 +314,6 @@ def _apply_adopt(node: Node, request: AdoptRequest, taken: Taken, raw: Raw | Non
         "removed": node.docker.inspect(taken.container_id) is None,
         "log": str(log) if log is not None else None,
         "way_back": str(directory / START),
-        **_memory(node),
     }
 
 
@@ -368,10 +367,6 @@ def _keep_log(node: Node, taken: Taken) -> Path:
         os.close(descriptor)
     node.disk.rename(temporary, target)
     return target
-
-
-def _memory(node: Node) -> dict[str, int]:
-    return {"memory_available_bytes": processes.memory(node.procfs)["memory_available_bytes"]}
 
 
 # --- the way back ---------------------------------------------------------------------------------------------------

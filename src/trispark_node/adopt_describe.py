@@ -107,14 +107,6 @@ def fingerprint(raw: Raw) -> str:
     return sha256_hex(canonical_json(comparable(raw)))
 
 
-def differing(one: Raw, other: Raw) -> list[str]:
-    """Names of what differs, never the values: an environment holds secrets."""
-    first, second = comparable(one), comparable(other)
-    names = [key for key in sorted({*first, *second} - {"HostConfig"}) if first.get(key) != second.get(key)]
-    host, again = first["HostConfig"], second["HostConfig"]
-    return names + [f"HostConfig.{key}" for key in sorted({*host, *again}) if host.get(key) != again.get(key)]
-
-
 def inexact(raw: Raw) -> list[str]:
     """What a container that is made anew would lack of this one."""
     host = raw["HostConfig"]

@@ -21,6 +21,8 @@ from trispark_node.errors import AgentError
 LOCK = "requirements/node.txt"
 SHEBANG = b"#!/usr/bin/env python3\n"
 OLDEST_PYTHON = "3.10"
+PIP_DEADLINE_S = 900
+"""Meanwhile the lab's cache is locked; as for the packages of its engine image."""
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)
 _MAIN = b"""import runpy
 import sys
@@ -88,7 +90,17 @@ def _install(lock: Path, target: Path) -> None:
     # `any` admits only py3-none-any wheels: charset-normalizer, for one, has compiled ones beside it.
     command += ["--only-binary", ":all:", "--platform", "any", "--implementation", "py", "--abi", "none"]
     command += ["--python-version", OLDEST_PYTHON]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PIP_DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        raise AgentError(
+            "TS-BUILD-AGENT",
+            "the agent's dependencies cannot be installed",
+            where=str(lock),
+            expected=f"pip's end within {PIP_DEADLINE_S} s",
+            observed="none; it was killed",
+            remedy="see that the package index answers, then run the same again",
+        ) from None
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
         raise AgentError(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trispark_node import share_bounded
 from trispark_node.docker_client import Container, ContainerClient, MountPoint
 from trispark_node.errors import AgentError
 from trispark_node.spec import PORT_TOKEN, ContainerSpec, Healthcheck, Spec
@@ -16,6 +16,8 @@ OWNER_LABEL = {"trispark": "1"}
 ROLE_ENGINE = "engine"
 ROLE_BENCH = "bench"
 NANOSECONDS = 10**9
+SOURCE_S = 20.0
+"""For looking whether a mount's source exists; it may lie on a network file system whose server is gone."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,25 @@ def substituted_mounts(spec: ContainerSpec, places: Mapping[str, Path]) -> tuple
 
 
 def missing_sources(mounts: tuple[MountPoint, ...]) -> list[str]:
-    """Sources that do not exist. A short `-v` would make empty directories of them; we name them instead."""
-    return [mount.source for mount in mounts if not os.path.lexists(mount.source) or not Path(mount.source).exists()]
+    """Sources that do not exist. A short `-v` would make empty directories of them; we name them instead.
+
+    TS-AGENT-MOUNT for one that does not answer: the Engine would wait for it as well.
+    """
+    return [mount.source for mount in mounts if not _is_there(mount.source)]
+
+
+def _is_there(source: str) -> bool:
+    try:
+        return bool(share_bounded.call(lambda: Path(source).exists(), SOURCE_S))
+    except share_bounded.Late as late:
+        raise AgentError(
+            "TS-AGENT-MOUNT",
+            "a mount's source does not answer",
+            where=source,
+            expected=f"an existing file or directory, seen within {late.seconds:g} s",
+            observed="no answer; the look was left to itself",
+            remedy="see the server of that file system; for the checkpoint: ./trispark play share",
+        ) from late
 
 
 def bind(mount: MountPoint) -> dict[str, Any]:

@@ -198,7 +198,7 @@ def plan_stop(node: Node, request: StopRequest) -> Plan:
     # A container of someone else in our place may well be serving: "stopped" would be a lie.
     refuse_foreign(node.docker, ENGINE_NAME, ROLE_ENGINE)
     if not containers:
-        return Plan(None, {"seconds": 0.0, "killed": False, "log": None, "exit_code": None, **_memory(node)})
+        return Plan(None, {"seconds": 0.0, "killed": False, "log": None, "exit_code": None})
     names = [container.name for container in containers]
     return Plan(
         lambda: _apply_stop(node, request, containers),
@@ -207,10 +207,6 @@ def plan_stop(node: Node, request: StopRequest) -> Plan:
         ("".join(f"engine {container.name} {container.status}\n" for container in containers), "engine absent\n"),
         journal_required=False,
     )
-
-
-def _memory(node: Node) -> dict[str, int]:
-    return {"memory_available_bytes": processes.memory(node.procfs)["memory_available_bytes"]}
 
 
 def _apply_stop(node: Node, request: StopRequest, containers: list[Container]) -> dict[str, Any]:
@@ -230,7 +226,6 @@ def _apply_stop(node: Node, request: StopRequest, containers: list[Container]) -
         "killed": killed,
         "log": str(saved[0]),
         "exit_code": ended[0].exit_code,
-        **_memory(node),
     }
 
 

@@ -7,11 +7,11 @@ import os
 import random
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trispark_node import packing, shard_format
+from trispark_node import packing, shard_format, share_bounded
 from trispark_node.errors import AgentError, request_error
 from trispark_node.fields import Fields
 from trispark_node.layout import SHARED_DIRECTORY_MODE, SHARED_FILE_MODE
@@ -25,6 +25,8 @@ MOUNTINFO = Path("/proc/self/mountinfo")
 WHOLE_BELOW_BYTES = 2**30
 """Files of this size and more are compared in samples: reading a table of tens of GB from the checkpoint's network file
 system takes longer than a start."""
+INSPECT_S = 900.0
+"""For looking at the checkpoint and comparing all files of a rank with it: far longer than either takes."""
 SAMPLED_ROWS = 256
 OK, MISSING, PARTIAL = "ok", "missing", "partial"
 WRONG_HEADER, WRONG_SIZE, WRONG_CONTENT = "wrong_header", "wrong_size", "wrong_content"
@@ -163,13 +165,38 @@ def _refused(request: EngramRequest, findings: list[Finding]) -> AgentError:
 
 
 def inspect(request: EngramRequest) -> list[Finding]:
-    """Compare every file with the checkpoint, whole or in samples by its size. Reads only."""
+    """Compare every file with the checkpoint, whole or in samples by its size. Reads only, and with a bound: the
+    checkpoint may lie on a network file system whose server is gone."""
+    try:
+        found = share_bounded.call(lambda: _looked_at(request), INSPECT_S)
+    except share_bounded.Late as late:
+        raise AgentError(
+            "TS-ENGRAM-TIMEOUT",
+            "reading the checkpoint has no end",
+            where=str(request.checkpoint),
+            expected=f"all shards compared with it within {late.seconds:g} s",
+            observed="no end; the read was left to itself",
+            remedy="see that the checkpoint's file system answers (./trispark play share), then run the verb again",
+        ) from late
+    return [_finding(request, each) for each in found]
+
+
+def _looked_at(request: EngramRequest) -> list[dict[str, Any]]:
+    """In the child process; what `_finding` takes."""
     tables = packing.find_tables(request.checkpoint, request.layers)
     _refuse_moved_directory(request.directory)
-    return [
-        _inspect_file(request.directory, Shard.of(layer, request.rank, request.tp, table.rows), table)
-        for layer, table in tables.items()
-    ]
+    found = []
+    for layer, table in tables.items():
+        shard = Shard.of(layer, request.rank, request.tp, table.rows)
+        state, observed = _state(request.directory, shard, table)
+        found.append({"table": {**asdict(table), "path": str(table.path)}, "state": state, "observed": observed})
+    return found
+
+
+def _finding(request: EngramRequest, found: Mapping[str, Any]) -> Finding:
+    table = Table(**{**found["table"], "path": Path(found["table"]["path"])})
+    shard = Shard.of(table.layer, request.rank, request.tp, table.rows)
+    return Finding(shard, table, found["state"], found["observed"])
 
 
 def _link_error(path: Path, observed: str) -> AgentError:
@@ -192,17 +219,17 @@ def _refuse_moved_directory(directory: Path) -> None:
         raise _link_error(directory, "no directory")
 
 
-def _inspect_file(directory: Path, shard: Shard, table: Table) -> Finding:
+def _state(directory: Path, shard: Shard, table: Table) -> tuple[str, str]:
+    """(state, in words) of what lies under a shard's name."""
     path = directory / shard.name
     partial = partial_path(path)
     for candidate in (path, partial):
         _refuse_linked_file(directory, candidate)
     if not path.exists():
         if partial.exists():
-            return Finding(shard, table, PARTIAL, f"only {partial.name}, {partial.stat().st_size} bytes")
-        return Finding(shard, table, MISSING, "absent")
-    state, observed = compare(path, shard, table)
-    return Finding(shard, table, state, observed)
+            return PARTIAL, f"only {partial.name}, {partial.stat().st_size} bytes"
+        return MISSING, "absent"
+    return compare(path, shard, table)
 
 
 def partial_path(path: Path) -> Path:

@@ -148,6 +148,19 @@ def staged(node: Node) -> list[str]:
     return sorted(name for name in names if GENERATION_ID.fullmatch(name))
 
 
+def damaged(node: Node) -> dict[str, str]:
+    """{id: what is wrong} of the staged generations that are not whole."""
+    found: dict[str, str] = {}
+    for generation in staged(node):
+        try:
+            wrong = damage(node, generation)
+        except OSError as error:
+            wrong = f"{error.filename or 'a file'} cannot be read: {error.strerror or error}"
+        if wrong is not None:
+            found[generation] = wrong
+    return found
+
+
 def current(node: Node) -> str | None:
     """Id that `current` points to. Raises TS-AGENT-DAMAGED when it is something else than a link to a generation."""
     path = node.layout.current

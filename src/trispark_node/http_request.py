@@ -79,12 +79,11 @@ class HttpRequest:
         method = fields.text("method", "GET")
         raw = fields.anything("body")
         timeout_s = fields.seconds("timeout_s", 10, high=3600)
-        allowed = fields.texts("allowed_hosts", [])
         if method not in METHODS:
             raise request_error(
                 "method is not allowed", where="request.method", expected=" or ".join(METHODS), observed=method
             )
-        _check_address(url, allowed)
+        _check_address(url)
         if raw is None:
             body = None
         else:
@@ -101,7 +100,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _check_address(url: str, allowed: tuple[str, ...]) -> None:
+def _check_address(url: str) -> None:
     try:
         parts = urlsplit(url)
         host, _port = parts.hostname or "", parts.port
@@ -113,14 +112,14 @@ def _check_address(url: str, allowed: tuple[str, ...]) -> None:
         raise request_error(
             "url has the wrong form", where="request.url", expected="http://host:port/path without a user", observed=url
         )
-    if not _is_loopback(host) and host not in allowed:
+    if not _is_loopback(host):
         raise AgentError(
             "TS-AGENT-HOST-REFUSED",
-            "the agent calls only the engine's own addresses",
+            "the agent calls only the engine of its own node",
             where=url,
-            expected=f"a loopback address{''.join(f' or {name}' for name in allowed)}",
+            expected="a loopback address",
             observed=host,
-            remedy="name the address in allowed_hosts if it is one of the engine's",
+            remedy="ask the agent of the node that is meant",
         )
 
 

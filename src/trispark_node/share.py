@@ -24,7 +24,7 @@ from trispark_node.plain_json import parse_json
 from trispark_node.regular_file import read_regular
 from trispark_node.share_mounts import FSTYPES, LOCAL, NFS, Mounted, Share
 
-ACTIONS = ("export", "mount", "read", "verify", "remove")
+ACTIONS = ("export", "mount", "read", "verify", "withdraw", "remove")
 EXPORTS = Path("/etc/exports.d/trispark-checkpoint.exports")
 FOREIGN_EXPORTS = (Path("/etc/exports"), Path("/etc/exports.d"))
 PROBE_S = 5.0
@@ -78,7 +78,7 @@ def share(node: Node, request: ShareRequest, mode: Mode) -> dict[str, Any]:
         return _read(request)
     if request.action == "verify":
         return _verify(node, request)
-    plans = {"export": plan_export, "mount": plan_mount, "remove": plan_remove}
+    plans = {"export": plan_export, "mount": plan_mount, "withdraw": plan_withdraw, "remove": plan_remove}
     return mutate(node, "share", mode, lambda: plans[request.action](node, request), area="share")
 
 
@@ -274,7 +274,7 @@ def plan_export(node: Node, request: ShareRequest) -> Plan:
             "no such file",
             "put the checkpoint there, or correct site_checkpoint_dir",
         )
-    if share.kind != NFS or not share.managed:
+    if not _exports(share):
         return Plan(None, {"exported": share.kind == NFS})
     _require_server(node, request)
     _refuse_other_root(request)
@@ -508,8 +508,21 @@ def plan_remove(node: Node, request: ShareRequest) -> Plan:
     return Plan(apply, {"mounted": False}, {"directory": share.directory}, (before, f"{share.directory} not mounted\n"))
 
 
+def plan_withdraw(node: Node, request: ShareRequest) -> Plan:
+    """On the head: an export that we made under another declaration is taken back. After the workers have mounted what
+    is declared now: a server that goes away under a mount leaves its readers waiting."""
+    if request.rank != 0 or _exports(request.share):
+        return Plan(None, {})
+    return _plan_unexport(node, request)
+
+
+def _exports(share: Share) -> bool:
+    return share.kind == NFS and share.managed
+
+
 def _plan_unexport(node: Node, request: ShareRequest) -> Plan:
-    before = _text(EXPORTS) if request.share.kind == NFS and request.share.managed else ""
+    """Whatever is declared now: the file with our name is ours, and what it says holds until it is gone."""
+    before = _text(EXPORTS)
     if not before:
         return Plan(None, {"exported": False})
 

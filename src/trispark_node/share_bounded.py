@@ -18,9 +18,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from trispark_node.errors import AgentError
+
 POLL_S = 0.01
 LAST_BYTES = 2000
 """How much of a program's output is kept, from its end."""
+_NAMED = ("id", "what", "where", "expected", "observed", "remedy", "extra", "status")
 
 
 class Late(Exception):
@@ -41,7 +44,7 @@ class Ended:
 
 def call(work: Callable[[], Any], deadline_s: float) -> Any:
     """What `work` returns (JSON values only), from a child process. An OSError of it is raised here with its number and
-    its file; Late when it does not end in time; RuntimeError for anything else."""
+    its file, a refusal of the agent's as it is; Late when it does not end in time; RuntimeError for anything else."""
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
@@ -69,6 +72,8 @@ def _child(work: Callable[[], Any], writable: int) -> NoReturn:
             answer: dict[str, Any] = {"value": work()}
         except OSError as error:
             answer = {"errno": error.errno, "strerror": error.strerror, "filename": os.fsdecode(error.filename or "")}
+        except AgentError as error:
+            answer = {"refused": {name: getattr(error, name) for name in _NAMED}}
         except Exception as error:
             answer = {"failed": f"{type(error).__name__}: {error}"}
         data = memoryview(json.dumps(answer).encode("utf-8"))
@@ -104,9 +109,12 @@ def _abandon(child: int) -> None:
 
 
 def _value(answer: bytes) -> Any:
-    found = json.loads(answer) if answer else {"failed": "the child process ended without an answer"}
+    found: dict[str, Any] = json.loads(answer) if answer else {"failed": "the child process ended without an answer"}
     if "value" in found:
         return found["value"]
+    if "refused" in found:
+        refused = dict(found["refused"])
+        raise AgentError(refused.pop("id"), refused.pop("what"), **refused)
     if "errno" in found:
         raise OSError(found["errno"], found["strerror"], found["filename"])
     raise RuntimeError(found["failed"])

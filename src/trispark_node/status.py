@@ -17,11 +17,13 @@ from trispark_node.running import spec_of
 
 
 def status(node: Node) -> dict[str, Any]:
-    """Reads only. A damaged part is named under `problems` and does not hide the rest."""
+    """Reads only. A damaged part is named under `problems` and does not hide the rest; a damaged generation, which
+    stands in nobody's way but a rollback's, under `damaged`."""
     problems: list[str] = []
     answer: dict[str, Any] = {
         "current": None,
         "generations": [],
+        "damaged": {},
         "good": [],
         "epoch": 0,
         "engine": None,
@@ -35,7 +37,7 @@ def status(node: Node) -> dict[str, Any]:
     }
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "journal": lambda: _journal(node, problems),
-        "generations": lambda: {"generations": generations.staged(node)},
+        "generations": lambda: {"generations": generations.staged(node), "damaged": generations.damaged(node)},
         "good": lambda: _good(node, problems),
         "current": lambda: _current(node, problems),
         "epoch": lambda: {"epoch": epoch.read(node).number},

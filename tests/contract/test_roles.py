@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -48,8 +49,26 @@ def test_every_entry_point_is_a_task_file(role: str) -> None:
     assert [entry for entry in entries if not (ROOT / "roles" / role / "tasks" / f"{entry}.yml").is_file()] == []
 
 
+def shown(option: dict) -> str:
+    """A default as a README shows it; what comes from other variables as the expression."""
+    if "default" not in option:
+        return "required"
+    value = option["default"]
+    text = value if isinstance(value, str) else json.dumps(value)
+    return f"`{text}`".replace("|", "\\|")
+
+
+def variables(text: str) -> dict[str, tuple[str, ...]]:
+    """{name: (type, default, meaning)} of the table under Variables."""
+    section = text.partition("## Variables")[2].partition("\n## ")[0]
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in section.splitlines() if line.startswith("| `")]
+    return {cells[0].strip(" `"): tuple(cell.strip() for cell in cells[1:]) for cells in rows}
+
+
 @pytest.mark.parametrize("role", ROLES)
-def test_readme_has_the_headings_and_every_variable(role: str) -> None:
+def test_readme_has_the_headings_and_every_variable_as_it_is(role: str) -> None:
     text = (ROOT / "roles" / role / "README.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (.+)$", text, re.MULTILINE) == list(HEADINGS)
-    assert [name for name in specs(role) if f"`{name}`" not in text] == []
+    assert variables(text) == {
+        name: (option["type"], shown(option), option["description"]) for name, option in specs(role).items()
+    }

@@ -18,11 +18,11 @@ RECAP = re.compile(r"^(\S+)\s+: ok=\d+\s+changed=(\d+)\s+unreachable=(\d+)\s+fai
 
 
 def controller(root: Path) -> dict[str, str]:
-    """{path: sha256} of what the controller keeps of the site."""
+    """{path: sha256} of what the controller keeps of the site; a lock file names who had it last."""
     return {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted((root / ".trispark" / "lab").rglob("*"))
-        if path.is_file() and "ssh" not in path.parts
+        if path.is_file() and "ssh" not in path.parts and path.suffix != ".lock"
     }
 
 
@@ -129,7 +129,53 @@ def test_a_damaged_generation_fails_in_check_mode(restored: Any) -> None:
         before = everything(restored)
         played = restored.play("rollback", options=CHECK, rollback_to=baseline)
         assert played.rc != 0
-        assert "TS-AGENT-DAMAGED" in played.output
+        assert "TS-ROLLBACK-TARGET" in played.output
+        assert "damaged on spark1 (changed: launch.args)" in words(played.output)
         assert everything(restored) == before
     finally:
         restored.node("spark1", "mv", "/root/aside.args", path)
+
+
+WOULD = {
+    "boot": ({}, "", None),
+    "boot of a feature": ({"feature": "wo_a"}, "would be staged and become current", None),
+    "stage_c": ({"feature": "wo_a"}, "would be booted", None),
+    "stop": ({}, "-engine trispark-engine running", dict.fromkeys(("spark0", "spark1", "spark2"), 1)),
+    "promote": ({"revert": "true"}, "", dict.fromkeys(("localhost", "spark0", "spark1", "spark2"), 0)),
+    "share": ({}, "", dict.fromkeys(("localhost", "spark0", "spark1", "spark2"), 0)),
+    "adopt": ({}, "", dict.fromkeys(("localhost", "spark0", "spark1", "spark2"), 0)),
+}
+"""{verb: (its variables, what it says, the changes that it counts; None for any)}."""
+
+
+@pytest.mark.parametrize("verb", WOULD)
+def test_a_verb_says_what_it_would_do_and_does_nothing(serving: Any, verb: str) -> None:
+    extra, said, counted = WOULD[verb]
+    before = everything(serving)
+    played = serving.play(verb.split()[0], options=CHECK, **extra)
+    assert played.rc == 0, played.output[-4000:]
+    assert said in words(played.output)
+    assert counted is None or changed(played.output) == counted or changed(played.output) == {"localhost": 0, **counted}
+    assert everything(serving) == before
+
+
+CAMPAIGN = """\
+schema_version: 1
+summary: One trial.
+entries: [{stage: c, feature: wo_a}]
+"""
+
+
+def test_a_campaign_says_what_it_would_walk_and_boots_nothing(serving: Any) -> None:
+    path = serving.root / "inventory" / "lab" / "campaigns" / "rehearsal.yml"
+    path.parent.mkdir()
+    path.write_text(CAMPAIGN, encoding="utf-8")
+    try:
+        before = everything(serving)
+        played = serving.play("campaign", options=CHECK, campaign="rehearsal")
+        assert played.rc == 0, played.output[-4000:]
+        assert "wo_a" in played.output
+        assert everything(serving) == before
+    finally:
+        path.unlink()
+        path.parent.rmdir()

@@ -15,15 +15,14 @@ from trispark.host.environment import Locks
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 
-def test_validate_and_site_on_this_python(serving: Any) -> None:
-    for name, extra in (("validate", {"stage": "c", "feature": "wo_a"}), ("site", {})):
-        played = serving.play(name, **extra)
-        assert played.rc == 0, played.output[-4000:]
-        assert "WARNING" not in played.output, played.output
+def test_site_on_this_python(serving: Any) -> None:
+    played = serving.play("site")
+    assert played.rc == 0, played.output[-4000:]
+    assert "WARNING" not in played.output, played.output
 
 
 def test_the_other_line_of_ansible_core_drives_the_lab(serving: Any) -> None:
-    """Validation, stage A and a rollback by an ansible-playbook of the other Python, with its own hash lock."""
+    """Stage A and a rollback by an ansible-playbook of the other Python, with its own hash lock."""
     python = find_python(other_line())
     if python is None:
         pytest.skip(f"NOT TESTED on the other ansible-core: no Python {' or '.join(other_line())} on PATH or in pyenv")
@@ -37,12 +36,6 @@ def test_the_other_line_of_ansible_core_drives_the_lab(serving: Any) -> None:
     version = run(str(tools / "ansible-playbook"), "--version")
     assert f"core {'2.19.' if minor == 11 else '2.21.'}" in version
     print(version.splitlines()[0], f"on Python {major}.{minor}")
-    for name, extra in (
-        ("validate", {"stage": "c", "feature": "wo_a"}),
-        ("lab_up", {}),
-        ("site", {}),
-        ("stage_a", {}),
-        ("rollback", {}),
-    ):
-        played = serving.play(name, tools=tools, **extra)
+    for name in ("lab_up", "site", "stage_a", "rollback"):
+        played = serving.play(name, tools=tools)
         assert played.rc == 0, f"{name}: {played.output[-4000:]}"

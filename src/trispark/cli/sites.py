@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from trispark.errors import TrisparkError
+from trispark.play_lines import unconfigured
 
 LAB = "lab"
 
@@ -64,14 +65,7 @@ def choose_site(repo: Path, named: str | None, *, changing: bool, offline: bool 
         if offline and not is_configured(inventory, named):
             return SiteChoice(named, f"site: {named} (not configured: its files as they are)")
         if not is_configured(inventory, named):
-            raise TrisparkError(
-                id="TS-SITE-UNCONFIGURED",
-                what=f"site {named} is not configured",
-                where=f"inventory/{named}/group_vars/all/site.yml",
-                expected="site_configured: true",
-                observed="not set",
-                remedy="fill in the site's files, then set it",
-            )
+            raise unconfigured(named)
         return SiteChoice(named, f"site: {named}")
     others = [name for name in sites if name != LAB and is_configured(inventory, name)]
     if not others:

@@ -8,10 +8,11 @@ from trispark.errors import TrisparkError
 from trispark.rollback import choose
 
 
-def node(current, held, good):
+def node(current, held, good, damaged=None):
     return {
         "current": current,
         "generations": held,
+        "damaged": damaged or {},
         "good": [{"generation": g, "boot_id": "b", "time": ""} for g in good],
     }
 
@@ -52,6 +53,54 @@ def test_no_target_is_a_named_refusal(statuses, to, baseline) -> None:
     with pytest.raises(TrisparkError) as caught:
         choose(statuses, to, baseline)
     assert caught.value.id == "TS-ROLLBACK-TARGET"
+
+
+GOOD = ["g1", "g2", "g3"]
+BROKEN = fleet(
+    node("g4", [*GOOD, "g4"], GOOD),
+    node("g4", [*GOOD, "g4"], GOOD, {"g3": "changed: launch.args"}),
+    node("g4", [*GOOD, "g4"], GOOD),
+)
+
+
+@pytest.mark.parametrize("to", ["", "previous"])
+def test_a_damaged_good_generation_is_passed_over_and_named(to) -> None:
+    target = choose(BROKEN, to, "g9")
+    assert target.generation == "g2"
+    assert "passed over: g3, damaged on spark1 (changed: launch.args)" in target.reason
+
+
+def test_a_good_generation_that_a_node_lacks_is_passed_over_and_named() -> None:
+    lacking = {**BROKEN, "spark1": node("g4", ["g1", "g2"], GOOD)}
+    target = choose(lacking, "", None)
+    assert target.generation == "g2"
+    assert "passed over: g3, not on spark1" in target.reason
+
+
+def test_without_a_whole_good_one_the_baseline_is_next() -> None:
+    damaged = dict.fromkeys(GOOD, "missing: SHA256SUMS")
+    target = choose(fleet(*[node("g4", [*GOOD, "g4"], GOOD, damaged)] * 3), "", "g4")
+    assert target.generation == "g4"
+    assert all(f"{name}, damaged on spark0" in target.reason for name in GOOD)
+
+
+def test_what_is_damaged_is_refused_by_its_id_and_the_next_good_one_named() -> None:
+    with pytest.raises(TrisparkError) as caught:
+        choose(BROKEN, "g3", "g9")
+    assert (caught.value.id, caught.value.observed) == (
+        "TS-ROLLBACK-TARGET",
+        "g3, damaged on spark1 (changed: launch.args)",
+    )
+    assert "rollback_to=g2" in caught.value.remedy
+
+
+def test_nothing_whole_says_what_is_wrong_where() -> None:
+    damaged = dict.fromkeys([*GOOD, "g4"], "missing: SHA256SUMS")
+    with pytest.raises(TrisparkError) as caught:
+        choose(fleet(node("g4", [*GOOD, "g4"], GOOD, damaged), *[node("g4", [*GOOD, "g4"], GOOD)] * 2), "", "g4")
+    assert "g1, damaged on spark0" in caught.value.observed
+    assert "the baseline g4, damaged on spark0" in caught.value.observed
+    assert "not every node" in caught.value.what
 
 
 @pytest.mark.parametrize("statuses", [{}, {**fleet(*[node("g1", ["g1"], ["g1"])] * 2), "spark2": None}])

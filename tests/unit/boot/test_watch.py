@@ -62,8 +62,14 @@ def test_another_rank_lost_ends_the_wait_within_one_interval(tmp_path, state) ->
 def test_the_deadline_is_kept_and_told_to_the_others(tmp_path) -> None:
     clock = Clock()
     seen = watch(answers(clock, "starting"), Board(tmp_path), 0, 2, 0.5, clock, clock.pause)
-    assert (seen.lost_rank, seen.seconds) == (0, 2.5)
+    assert (seen.lost_rank, seen.seconds) == (0, 2)
     assert Board(tmp_path).others(1) == {0: {"state": "lost", "detail": "at starting"}}
+
+
+def test_no_wait_is_longer_than_what_the_deadline_has_left(tmp_path) -> None:
+    clock = Clock()
+    seen = watch(answers(clock, "starting"), Board(tmp_path), 0, 100, 300, clock, clock.pause)
+    assert (seen.lost_rank, seen.seconds) == (0, 100)
 
 
 def test_a_node_that_does_not_answer_is_lost_for_the_others(tmp_path) -> None:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import shlex
+import signal
+import subprocess
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trispark import agent_call, agent_deadline
 from trispark.agent_call import call_agent, result_of
+from trispark.agent_deadline import DEADLINES, Bound, Late, deadline_s, ended_after
 from trispark.errors import ID_PATTERN
 from trispark_node import PROTOCOL
+from trispark_node.cli import VERBS
 
 
 class Node:
@@ -33,7 +41,9 @@ def test_only_the_request_is_sent() -> None:
     node = Node(0, '{"ok": true, "changed": true, "pulled": 1}\n')
     result = call_agent(node, "image-ensure", {"image": "x"}, agent="/opt/an agent", check=True)
     assert result == {"changed": True, "answer": {"ok": True, "changed": True, "pulled": 1}}
-    assert node.commands == [("'/opt/an agent' image-ensure", {"image": "x", "protocol": PROTOCOL, "check": True})]
+    ((command, request),) = node.commands
+    assert shlex.split(command)[-2:] == ["/opt/an agent", "image-ensure"]
+    assert request == {"image": "x", "protocol": PROTOCOL, "check": True}
 
 
 def test_a_real_run_asks_for_no_check() -> None:
@@ -85,3 +95,110 @@ def test_anything_else_is_a_failure(rc: int, stdout: str, stderr: str, check_id:
 def test_no_output_is_a_traceback(rc: int, stdout: str, stderr: str) -> None:
     result = result_of("status", "agent", rc, stdout, stderr)
     assert "answer" in result or ID_PATTERN.fullmatch(result["check_id"])
+
+
+# -- a call has an end -------------------------------------------------------------------------------------------------
+
+
+def test_every_verb_of_the_agent_has_a_deadline_and_no_other() -> None:
+    assert {name.split()[0] for name in DEADLINES} == set(VERBS)
+
+
+@pytest.mark.parametrize(
+    ("verb", "request_", "beyond"),
+    [
+        ("wait", {"timeout_s": 300}, 300),
+        ("stop", {"deadline_s": 420.0, "lock_wait_s": 20}, 440),
+        ("oneshot", {"deadline_s": 2500}, 2500),
+        ("request-batch", {"requests": [{"timeout_s": 5}, {"timeout_s": 600}]}, 600),
+        ("share", {"action": "mount", "deadline_s": 30}, 90),
+        ("status", {}, 0),
+    ],
+)
+def test_what_the_request_gives_is_on_top_of_the_verbs_own_time(
+    verb: str, request_: dict[str, Any], beyond: float
+) -> None:
+    assert deadline_s(verb, request_) == DEADLINES[verb].own_s + beyond
+
+
+def test_verifying_shards_is_given_up_long_before_packing_them() -> None:
+    assert deadline_s("engram", {"action": "verify"}) < deadline_s("engram", {"action": "ensure"})
+
+
+class Shell:
+    """An action on this machine: what it is told to run is run."""
+
+    def _low_level_execute_command(
+        self, cmd: str, sudoable: bool = True, in_data: bytes | None = None
+    ) -> dict[str, Any]:
+        done = subprocess.run(["/bin/sh", "-c", cmd], input=in_data, capture_output=True, check=False)
+        return {"rc": done.returncode, "stdout": done.stdout.decode(), "stderr": done.stderr.decode()}
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Path:
+    """An agent that has begun something and never ends; it says that it runs."""
+    program = tmp_path / "agent"
+    program.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 600\n", encoding="utf-8")
+    program.chmod(0o755)
+    return program
+
+
+def test_an_agent_that_hangs_is_ended_on_its_node(hanging: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_deadline, "DEADLINES", {"status": Bound(0.5)})
+    began = time.monotonic()
+    result = call_agent(Shell(), "status", {}, agent=str(hanging))
+    assert (result["failed"], result["check_id"]) == (True, "TS-AGENT-LATE")
+    assert "status" in result["msg"]
+    assert "within 0.5 s" in result["msg"]
+    assert time.monotonic() - began < 60
+    pid = (hanging.parent / "pid").read_text(encoding="ascii").strip()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_node_that_never_answers_does_not_hold_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process in the kernel cannot be ended, and a connection can die without a word."""
+
+    class Dead:
+        tries = 0
+
+        def _low_level_execute_command(
+            self, cmd: str, sudoable: bool = True, in_data: bytes | None = None
+        ) -> dict[str, Any]:
+            while self.tries < 3:  # as Ansible's ssh does after an exception
+                self.tries += 1
+                try:
+                    time.sleep(600)
+                except Exception:
+                    continue
+            return {"rc": 255, "stdout": "", "stderr": ""}
+
+    monkeypatch.setattr(agent_deadline, "DEADLINES", {"status": Bound(0.2)})
+    monkeypatch.setattr(agent_call, "KILL_AFTER_S", 0)
+    monkeypatch.setattr(agent_call, "CONTROLLER_S", 0)
+    node, before = Dead(), signal.getsignal(signal.SIGALRM)
+    result = call_agent(node, "status", {})
+    assert (result["failed"], result["check_id"], node.tries) == (True, "TS-AGENT-LATE", 1)
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_an_agent_that_was_killed_early_is_not_called_late() -> None:
+    assert call_agent(Node(137, "", "Killed"), "status", {})["check_id"] == "TS-AGENT-SILENT"
+
+
+def test_the_alarm_of_a_task_goes_on_after_a_call() -> None:
+    """Ansible bounds a task with `timeout` by the same alarm."""
+    rang: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _frame: rang.append(number))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(Late), ended_after(0.05):
+            time.sleep(600)
+        assert rang == []
+        deadline = time.monotonic() + 60
+        while not rang and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert rang == [signal.SIGALRM]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

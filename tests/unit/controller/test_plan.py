@@ -249,7 +249,7 @@ def test_what_leaves_nothing_to_plan_raises(
 def test_the_budget_of_both_arms_is_judged(
     ground: Ground, verdicts: tuple[str, str], worst: str, refused: list[str]
 ) -> None:
-    def judge(root: Path, site: Site, values: Mapping[str, Value], catalog: Catalog) -> FakeBudget:
+    def judge(root: Path, site: Site, values: Mapping[str, Value], catalog: Catalog, back_to: object) -> FakeBudget:
         arm = int(values["DSV41_WO_A_W8"] == 1)
         return FakeBudget(verdicts[arm], better_bundle="wo_a_w8_mid_drop" if arm else None)
 

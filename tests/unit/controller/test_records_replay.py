@@ -94,6 +94,36 @@ def test_the_baseline_of_a_trial_holds_what_its_feature_requires(
     assert "DSV41_WO_A_W8" in caught.value.observed
 
 
+@pytest.fixture
+def checked(boot_record: Maker, site: Site, catalog: Catalog, tree: Path) -> dict[str, Any]:
+    """The boot of a trial that reads everything twice and compares."""
+    (tree / "adapters" / "trispark_hooks" / "lab_engram_prefetch.py").write_text(
+        "# rows read ahead\n", encoding="utf-8"
+    )
+    arms = resolve_arms(site, catalog, "engram_prefetch", None, tree)
+    assert arms.check is not None
+    assert arms.check.id != arms.candidate.id
+    record = boot_record("candidate", resolution=arms.check, stage="c", trial="t1", slot=0)
+    record["requested"]["feature"] = "engram_prefetch"
+    return record
+
+
+def test_a_boot_that_compares_results_is_repeated_as_one(tree: Path, checked: dict[str, Any]) -> None:
+    found = replay(tree, "lab", checked, [checked])
+    assert found["command"][found["command"].index("boot_check=true") - 1] == "-e"
+    assert found["generation"] == checked["resolved"]["generation"]
+    (planned,) = (boot for boot in found["plan"]["boots"] if boot["check"])
+    assert planned["generation"] == found["generation"]
+
+
+def test_an_input_of_a_boot_that_compares_results_is_named(tree: Path, checked: dict[str, Any]) -> None:
+    edit(tree / "experiments" / "baseline.yml", "CHUNKED_PREFILL_SIZE: 1024", "CHUNKED_PREFILL_SIZE: 512")
+    with pytest.raises(TrisparkError) as caught:
+        replay(tree, "lab", checked, [checked])
+    assert "CHUNKED_PREFILL_SIZE was 1024, is 512" in caught.value.observed
+    assert "PREFETCH_CHECK" not in caught.value.observed
+
+
 def test_a_rollback_is_repeated_as_one(tree: Path, boot_record: Maker) -> None:
     earlier = boot_record("candidate", trial="t1")
     back = copy.deepcopy(earlier)

@@ -70,12 +70,13 @@ def test_the_boots_of_a_walk_are_told_their_place_and_generation(
     calls: list[tuple[str, dict[str, Any]]] = []
 
     def run(root: Path, name: str, **options: Any) -> Any:
+        assert options["deadline_s"] == 5000
         calls.append((name, {"site": options["site"], "arguments": options["arguments"], **options["extra"]}))
         return result()
 
     monkeypatch.setattr(walk_child, "run_playbook", run)
     walk = plan_walk(ground, WALK, "c", "wo_a")
-    children = Playbooks(tmp_path, walk, ["--forks", "3"])
+    children = Playbooks(tmp_path, walk, ["--forks", "3"], 5000)
     children.boot(BootRequest(1, "candidate", "trial", None, "g1", measure=True))
     children.boot(BootRequest(2, "baseline", "restore", None, "g0", measure=False))
     children.boot(BootRequest(2, "baseline", "rollback", None, "g0", measure=False))
@@ -175,6 +176,8 @@ def test_a_walk_is_kept_before_it_is_walked_and_found_again(on_site: list[Any], 
     assert (end.state, len(on_site)) == ("complete", 1)
     assert was_begun(root, "lab", WALK)
     assert (on_site[0].deadline, on_site[0].return_s) == (deadline, 60)
+    measurement_s = 30 + ((5 + 1) * 64 + 16) * (2 + 4) / 5
+    assert on_site[0].children.deadline_s == 60 + 3 * 15 + measurement_s + 3600
     run_walk(asked(root), print)
     assert on_site[1].plan == on_site[0].plan
 

@@ -321,7 +321,7 @@ def write_record(checkout: Path, name: str, content: str) -> None:
         ["records", "list", "--json"],
         ["records", "show", "1", "--json"],
         ["status", "--json"],
-        ["play", "validate", "--json"],
+        ["play", "preflight", "--json"],
         ["demo", "--json"],
         ["demo", "--json", "--keep"],
     ],

@@ -12,7 +12,7 @@ import pytest
 
 from trispark.errors import TrisparkError
 from trispark.run_events import RunEvents
-from trispark.runner import INTERRUPT_GRACE_S, KEPT_RUNS, Interrupts, RunResult, prune_runs, run_playbook
+from trispark.runner import INTERRUPT_GRACE_S, KEPT_RUNS, Interrupts, Limit, RunResult, prune_runs, run_playbook
 
 TOOLS = Path(sys.executable).parent
 
@@ -57,6 +57,15 @@ PLAYBOOKS = {
   tasks:
     - name: Interrupt whoever started this and hang
       ansible.builtin.command: sh -c 'kill -INT {{ caller }}; exec sleep 600'
+      changed_when: false
+""",
+    "slow": """
+- name: Slow
+  hosts: spark0
+  gather_facts: false
+  tasks:
+    - name: Hang
+      ansible.builtin.command: sleep 600
       changed_when: false
 """,
 }
@@ -152,7 +161,7 @@ def test_playbook_that_cannot_be_read_says_why(checkout: Path) -> None:
 
 
 def test_unknown_playbook_is_refused_with_the_list(checkout: Path) -> None:
-    with pytest.raises(TrisparkError, match="bad, good, interrupted, syntax") as refused:
+    with pytest.raises(TrisparkError, match="bad, good, interrupted, slow, syntax") as refused:
         play(checkout, "nope")
     assert refused.value.id == "TS-PLAY-UNKNOWN"
     assert not (checkout / ".trispark").exists()
@@ -166,6 +175,21 @@ def test_interrupt_ends_ansible_by_itself_and_gives_the_signals_back(checkout: P
     assert result.rc == 99
     assert (result.last_play, result.last_task) == ("Slow", "Interrupt whoever started this and hang")
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_a_run_that_does_not_end_is_ended_and_has_failed(checkout: Path) -> None:
+    result = play(checkout, "slow", deadline_s=5)
+    assert (result.status, result.ok) == ("failed", False)
+    assert result.failures[0].message.startswith("TS-PLAY-LATE: slow did not end in time")
+    assert result.seconds < 5 + INTERRUPT_GRACE_S + 30
+
+
+def test_a_deadline_that_passes_while_a_person_ends_the_run_is_not_the_cause() -> None:
+    subject, clock, _ = interrupts(42)
+    limit = Limit(subject, clock.now + 10, clock)
+    subject.handle()
+    clock.now += 11
+    assert (limit.must_kill(), limit.passed) == (False, False)
 
 
 class Clock:

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from trispark_node import build as building
 from trispark_node.build import build
+from trispark_node.errors import AgentError
 
 REPO = Path(__file__).resolve().parents[3]
 
@@ -69,3 +71,16 @@ def test_what_is_up_to_date_is_not_built_again_and_what_is_damaged_is(agent, tmp
     copy.write_bytes(path.read_bytes().replace(b"TS-AGENT-VERB", b"TS-AGENT-VERV"))
     with pytest.raises(FileNotFoundError):
         build(REPO, copy)
+
+
+def test_a_package_index_that_never_answers_does_not_hold_the_build(tmp_path, monkeypatch):
+    """The lab's cache is locked meanwhile."""
+    pip = tmp_path / "python"
+    pip.write_text("#!/bin/sh\nexec sleep 600\n")
+    pip.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(pip))
+    monkeypatch.setattr(building, "PIP_DEADLINE_S", 0.2)
+    with pytest.raises(AgentError) as caught:
+        build(REPO, tmp_path / "out")
+    assert (caught.value.id, caught.value.expected) == ("TS-BUILD-AGENT", "pip's end within 0.2 s")
+    assert not (tmp_path / "out").exists()

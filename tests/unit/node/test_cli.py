@@ -197,6 +197,16 @@ def test_status_names_damage_and_shows_the_rest(bench, active):
     assert [problem.split(":")[0] for problem in status["problems"]] == ["journal", "TS-AGENT-DAMAGED"]
 
 
+def test_a_damaged_generation_is_named_and_is_no_problem_of_the_node(bench, active):
+    """It stands in the way of a rollback to it alone; staging replaces it."""
+    assert bench.ask("status")["damaged"] == {}
+    with (bench.node.layout.generation(active["generation"]) / "launch.args").open("a") as file:
+        file.write("more\n")
+    status = bench.ask("status")
+    assert (status["damaged"], status["problems"]) == ({active["generation"]: "changed: launch.args"}, [])
+    assert status["generations"] == [active["generation"]]
+
+
 def link_current(layout, target: str) -> None:
     layout.current.unlink()
     layout.current.symlink_to(target)

@@ -522,6 +522,19 @@ def test_a_header_over_100_mib_is_not_read(bench, place, tmp_path, monkeypatch):
     assert (error["id"], "104857601" in error["observed"]) == ("TS-ENGRAM-CHECKPOINT", True)
 
 
+@pytest.mark.parametrize("hangs", ["find_tables", "open_rows"])
+@pytest.mark.parametrize("action", ["verify", "ensure"])
+def test_a_checkpoint_whose_server_is_gone_ends_the_verb(bench, checkpoint, place, monkeypatch, action, hangs):
+    """A hard mount never answers and never fails."""
+    bench.ask("engram", **request(checkpoint, place))
+    monkeypatch.setattr(packing, hangs, lambda *_: time.sleep(600))
+    monkeypatch.setattr(engram, "INSPECT_S", 0.5)
+    began = time.monotonic()
+    error = bench.refused("engram", **request(checkpoint, place, action))
+    assert (error["id"], error["where"]) == ("TS-ENGRAM-TIMEOUT", str(checkpoint.directory))
+    assert time.monotonic() - began < 60
+
+
 def test_a_shard_may_be_reached_by_a_link(bench, checkpoint, place):
     """As in a download cache."""
     shard = checkpoint.directory / "model-00001.safetensors"

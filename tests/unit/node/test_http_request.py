@@ -77,11 +77,11 @@ def test_request(real, url, monkeypatch, path, fields, expected):
         ("file:///etc/passwd", "TS-AGENT-REQUEST"),
         ("http://127.0.0.1:x/", "TS-AGENT-REQUEST"),
         ("http://127.0.0.1:1/", "TS-AGENT-HTTP"),
-        ("http://10.77.0.11:1/", "TS-AGENT-HTTP"),
+        ("http://10.77.0.11:1/", "TS-AGENT-HOST-REFUSED"),
     ],
 )
 def test_refusals(bench, url, error_id):
-    assert bench.refused("request", url=url, allowed_hosts=["10.77.0.11"])["id"] == error_id
+    assert bench.refused("request", url=url)["id"] == error_id
 
 
 def test_method(bench):

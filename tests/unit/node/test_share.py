@@ -446,6 +446,43 @@ def test_another_root_of_the_head_is_not_displaced(fleet):
     assert not fleet.exports.exists()
 
 
+OTHERWISE = {
+    "a copy of its own": {"kind": "local"},
+    "sshfs": {"kind": "fuse"},
+    "someone else exports": {"kind": "nfs", "managed": False},
+}
+
+
+@pytest.fixture
+def exported(fleet):
+    serving_nfs(fleet)
+    fleet.ask("export", 0, "nfs", directory=fleet.head)
+    return fleet
+
+
+@pytest.mark.parametrize("declared", OTHERWISE)
+@pytest.mark.parametrize("action", ["withdraw", "remove"])
+def test_an_export_does_not_outlive_its_declaration(exported, action, declared):
+    """It lets root of the workers in (no_root_squash)."""
+    request = exported.request(action, 0, **OTHERWISE[declared], directory=exported.head)
+    assert exported.bench.ask("share", **request, check=True)["changed"] is True
+    assert exported.exports.exists()
+    assert exported.bench.ask("share", **request)["changed"] is True
+    assert not exported.exports.exists()
+    assert exported.ran() == ["exportfs", "exportfs"]
+    assert exported.bench.ask("share", **request)["changed"] is False
+
+
+def test_an_export_that_is_declared_is_not_withdrawn(exported):
+    assert exported.ask("withdraw", 0, "nfs", directory=exported.head)["changed"] is False
+    assert exported.exports.exists()
+
+
+def test_a_worker_withdraws_nothing(exported):
+    assert exported.ask("withdraw", 1, "fuse")["changed"] is False
+    assert exported.exports.exists()
+
+
 def test_an_export_that_is_not_ours_to_make_is_not_touched(fleet):
     assert fleet.ask("export", 0, "nfs", directory=fleet.head, managed=False)["changed"] is False
     assert fleet.ask("remove", 0, "nfs", directory=fleet.head, managed=False)["changed"] is False

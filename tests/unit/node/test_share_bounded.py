@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from trispark_node import share_bounded
+from trispark_node.errors import AgentError
 
 BOUND_S = 0.3
 
@@ -36,6 +37,18 @@ def test_an_error_without_a_file_is_still_one(tmp_path):
     with pytest.raises(OSError, match="Stale") as caught:
         share_bounded.call(fail, 10)
     assert caught.value.errno == errno.ESTALE
+
+
+def test_a_refusal_of_the_agent_is_the_same_one():
+    fields = {"where": "w", "expected": "e", "observed": "o", "remedy": "r"}
+
+    def refuse():
+        raise AgentError("TS-AGENT-DAMAGED", "what", **fields, extra={"files": [1]}, status=2)
+
+    with pytest.raises(AgentError) as caught:
+        share_bounded.call(refuse, 10)
+    assert caught.value.fields() == {"id": "TS-AGENT-DAMAGED", "what": "what", **fields}
+    assert (caught.value.extra, caught.value.status) == ({"files": [1]}, 2)
 
 
 def test_a_defect_is_named():
