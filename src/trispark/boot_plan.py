@@ -155,7 +155,7 @@ def plan_arm(
     if arm == "candidate" or (arm == "baseline" and purpose == "trial" and feature):
         selected = _selected(project, stage, feature)
     elif stage and not project.catalog.stages[project.catalog.stage_letter(stage)].trial:
-        project.catalog.select(stage, feature or None)
+        project.catalog.select(stage, feature or None, project.site.engine)
     arms = _arms(project, selected, value, settings_of(on_nodes(statuses), project.catalog))
     resolution = arms.candidate if arm == "candidate" else arms.baseline
     if check and arms.check is not None:
@@ -212,7 +212,7 @@ def _selected(project: Project, stage: str, feature: str) -> str | None:
     """A stage decides what may be tried; a plain boot of a candidate needs a feature that can be run."""
     catalog = project.catalog
     if stage:
-        selected = catalog.select(stage, feature or None)
+        selected = catalog.select(stage, feature or None, project.site.engine)
         if selected is not None:
             catalog.require_available(selected, project.site.engine)
         return selected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -255,8 +256,8 @@ class Catalog:
             )
         return letter
 
-    def select(self, stage: str, feature: str | None) -> str | None:
-        """The feature to try in a stage; None for a stage without trials.
+    def select(self, stage: str, feature: str | None, engine: str | None = None) -> str | None:
+        """The feature to try in a stage; None for a stage without trials. `engine`: what it cannot run is not offered.
 
         Refused with the list of what this stage has: TS-FEATURE-MISSING (none given), TS-FEATURE-UNKNOWN,
         TS-FEATURE-STAGE (of another stage), TS-FEATURE-UNAVAILABLE.
@@ -265,8 +266,12 @@ class Catalog:
         names = self.features_of(letter)
         can = [name for name in names if self.features[name].available and self.features[name].tried]
         can = [name for name in can if not self.features[name].only_in]
+        can = [name for name in can if engine is None or self.features[name].refusal_on(engine) is None]
         has = ", ".join(can) if can else "no feature in this version"
-        remedy = f"-e feature={can[0]}" if can else f"stage {letter} cannot be run yet"
+        near = difflib.get_close_matches(feature or "", can, n=1) or can if feature else can
+        remedy = f"-e feature={near[0]}" if len(near) == 1 else "name one of them"
+        if not can:
+            remedy = f"stage {letter} cannot be run yet"
         where = f"stage {letter}"
         expected = f"one of: {has}" if can else has
         if feature is None or feature == "":
@@ -277,8 +282,10 @@ class Catalog:
             raise TrisparkError("TS-FEATURE-UNKNOWN", "the feature is unknown", where, expected, feature, remedy)
         if feature not in names:
             belongs = ", ".join(f"stage {s}" for s in self.features[feature].stages)
+            if self.features[feature].stages:
+                remedy = f"./trispark play stage_{self.features[feature].stages[0]} -e feature={feature}"
             if not self.stages[letter].trial:
-                remedy = f"leave -e feature out, stage {letter} has no trial"
+                remedy = f"leave -e feature out, stage {letter} has no trial; or {remedy}"
             raise TrisparkError("TS-FEATURE-STAGE", f"{feature} belongs to {belongs}", where, expected, feature, remedy)
         self.require_available(feature)
         return feature
@@ -293,7 +300,7 @@ class Catalog:
                 where=f"{DIRECTORY}/features.yml",
                 expected="one of: " + ", ".join(self.features),
                 observed=feature,
-                remedy="name one of them",
+                remedy=" or ".join(difflib.get_close_matches(feature, list(self.features), n=3)) or "name one of them",
             )
         return entry
 
@@ -545,9 +552,19 @@ class Catalog:
                     f"{name} is a key of the catalog and has no effect here",
                     where=keys[name],
                     expected=f"{DIRECTORY}/baseline.yml, or a feature that sets it",
-                    observed=keys[name],
-                    remedy="remove it there",
+                    observed=f"{name} is set there",
+                    remedy=self._way_to_set(name),
                 )
+
+    def _way_to_set(self, name: str) -> str:
+        """What to do in place of setting a key by hand."""
+        for feature in self.features:
+            entry = self.features[feature]
+            swept = entry.sweep is not None and entry.sweep.name == name
+            if entry.available and entry.tried and entry.stages and (swept or name in entry.sets):
+                tried = f"./trispark play stage_{entry.stages[0]} -e feature={feature}"
+                return f"remove it there; {tried} tries another value"
+        return "remove it there"
 
 
 def load_catalog(root: Path) -> Catalog:

@@ -156,8 +156,10 @@ def plan_on(
     catalog = ground.catalog
     letter = catalog.stage_letter(stage)
     if not feature:
-        catalog.select(letter, None)
+        catalog.select(letter, None, ground.site.engine)
         return _Maker(ground, letter, None, dict(overrides or {}), budget).plan()
+    if feature not in catalog.features:
+        catalog.select(letter, feature, ground.site.engine)
     held = {**catalog.baseline, **ground.promoted}
     if catalog.require_feature(feature).sweep is None or value:
         choices: tuple[Choice, ...] = (catalog.choose(feature, value, held),)
@@ -246,7 +248,10 @@ class _Maker:
         if self.choice is None:
             return
         catalog, feature, engine = self.ground.catalog, self.choice.feature, self.ground.site.engine
-        for judge in (lambda: catalog.select(self.letter, feature), lambda: catalog.require_available(feature, engine)):
+        for judge in (
+            lambda: catalog.select(self.letter, feature, engine),
+            lambda: catalog.require_available(feature, engine),
+        ):
             try:
                 judge()
             except TrisparkError as error:

@@ -193,7 +193,7 @@ def _undecided(record: Record, boots: Sequence[Record], failed: Sequence[Record]
         return f"read the kept logs of {failed[0]['boot_id']}, then try again: {again}"
     ids = [str(boot["boot_id"]) for boot in boots[:2]]
     look = f"; ./trispark records diff {' '.join(ids)} --site {site} shows what both ran" if len(ids) == 2 else ""
-    return f"keep the baseline, or add boots with another trial: {again}{look}"
+    return f"keep the baseline; two boots never decide, and this version plans no more of them{look}"
 
 
 def rollback(record: Record, path: str) -> Report:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 _TS_ID = re.compile(r"TS-[A-Z0-9]+-[A-Z0-9]+")
 _ANSIBLE_PREFIX = re.compile(r"^(?:[A-Z][^:]{0,40}: ){1,3}(?=TS-[A-Z0-9]+-[A-Z0-9]+)")
-_MAX_NOTES = 20
+_MAX_NOTES = 400
 WALK_PREFIX = "walk: "
 """How a line begins that a walk shows while its task goes on."""
 

@@ -117,7 +117,7 @@ def plan_walk(
     others, the first refusal of a plan as the error that it is, and what `plan_on` raises.
     """
     catalog, site, root = ground.catalog, ground.site, ground.root
-    selected = catalog.select(stage, feature or None)
+    selected = catalog.select(stage, feature or None, site.engine)
     if selected is None:
         raise TrisparkError(
             "TS-STAGE-TRIAL",

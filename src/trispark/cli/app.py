@@ -294,11 +294,11 @@ def lab_status(as_json: JsonOption = False) -> None:
 
 @lab_app.command("shell", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def lab_shell(context: typer.Context, node: Annotated[str, typer.Argument(help="spark0, spark1 or spark2.")]) -> None:
-    """A shell on a node, or a command given after --."""
+    """A shell on a node as user trispark (sudo for root), or a command after --: words, or one text for its shell."""
     from trispark.lab.status import shell_command
 
     _begin_lab()
-    argv = [*shell_command(node, REPO), *context.args]
+    argv = shell_command(node, REPO, context.args)
     if LocalMachine().which(argv[0]) is None:
         raise TrisparkError(
             "TS-LAB-DOWN",

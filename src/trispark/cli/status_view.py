@@ -40,7 +40,11 @@ def status_lines(states: Mapping[str, Mapping[str, Any]], unreachable: frozenset
             continue
         engine = state.get("engine")
         if isinstance(engine, Mapping):
-            running = f"{engine.get('state')}, boot {engine.get('boot_id')}, generation {engine.get('generation')}"
+            ended = engine.get("exit_code") if engine.get("state") == "exited" else None
+            stopped = "" if ended is None else f" with {ended}"
+            running = (
+                f"{engine.get('state')}{stopped}, boot {engine.get('boot_id')}, generation {engine.get('generation')}"
+            )
         else:
             running = "no engine"
         good = state.get("good")
@@ -58,3 +62,5 @@ def status_lines(states: Mapping[str, Mapping[str, Any]], unreachable: frozenset
             yield f"{node}  damaged: {problem}"
         for pending in state.get("pending") or ():
             yield f"{node}  begun and not ended: {_intent(pending)}"
+    if any((state.get("engine") or {}).get("state") == "exited" for state in states.values()):
+        yield "do: ./trispark play rollback goes back to the last good generation and keeps the logs of what has ended"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +98,12 @@ def _labelled(summary: Json, label: str) -> str:
     return str((summary.get("Labels") or {}).get(label, ""))
 
 
-def shell_command(node: str, repo: Path = REPO) -> list[str]:
-    """`ssh` command line for a shell on `node` with the lab's key and pinned host key; TS-LAB-NAME, TS-LAB-DOWN."""
+def shell_command(node: str, repo: Path = REPO, words: Sequence[str] = ()) -> list[str]:
+    """`ssh` command line for a shell on `node` with the lab's key and pinned host key; TS-LAB-NAME, TS-LAB-DOWN.
+
+    `words`: a command in its place. ssh hands its words on as one text, so several are quoted; a single one is a text
+    for the node's shell already.
+    """
     paths = Paths(repo.resolve())
     layout = load_layout(paths.repo)
     found = _find(layout, node)
@@ -117,6 +123,7 @@ def shell_command(node: str, repo: Path = REPO) -> list[str]:
         *("-o", "StrictHostKeyChecking=yes", "-o", f'UserKnownHostsFile="{paths.ssh / "known_hosts"}"'),
         *("-o", "GlobalKnownHostsFile=/dev/null", "-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none"),
         *("-o", "ConnectTimeout=5", f"trispark@{found.loopback}"),
+        *([words[0] if len(words) == 1 else shlex.join(words)] if words else []),
     ]
 
 

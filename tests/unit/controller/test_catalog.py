@@ -51,6 +51,9 @@ def test_stage_without_trial_needs_none(catalog: Catalog) -> None:
         ("f", "canary_image", "TS-FEATURE-UNAVAILABLE", "cannot be run yet"),
         ("a", "packed_engram", "TS-FEATURE-BASELINE", "stage_a.yml"),
         ("a", "wo_a", "TS-FEATURE-STAGE", "leave -e feature out"),
+        ("e", "engram_prefetch", "TS-FEATURE-STAGE", "do: ./trispark play stage_c -e feature=engram_prefetch"),
+        ("c", "engram_prefech", "TS-FEATURE-UNKNOWN", "do: -e feature=engram_prefetch"),
+        ("c", "zzzz", "TS-FEATURE-UNKNOWN", "do: name one of them"),
         ("b", None, "TS-FEATURE-MISSING", "one of: block_size, k5_cap_block_verify;"),
         ("h", "wo_a", "TS-STAGE-UNKNOWN", "a, b, c, d, e, f, g"),
     ],
@@ -75,6 +78,10 @@ def test_misplaced_catalog_keys_are_refused(catalog: Catalog) -> None:
         with pytest.raises(TrisparkError) as caught:
             catalog.refuse_misplaced({"feature": "-e", name: "-e"})
         assert (caught.value.id, caught.value.where) == ("TS-PLAN-PLACE", "-e")
+    with pytest.raises(
+        TrisparkError, match=r"remove it there; ./trispark play stage_b -e feature=block_size "
+    ):
+        catalog.refuse_misplaced({"DSPARK_BLOCK_SIZE": "-e"})
 
 
 EVERY_BOOT = {("arguments.block", True), ("arguments.ep", True), ("arguments.slots", True), ("arguments.tp", True)}

@@ -437,6 +437,13 @@ def test_status_line_of_a_running_engine() -> None:
     ]
 
 
+def test_status_says_how_an_engine_ended_and_what_to_do() -> None:
+    state = {"current": "g1", "engine": {"state": "exited", "exit_code": 137, "boot_id": "b1", "generation": "g1"}}
+    first, what_to_do = status_lines({"spark0": state}, frozenset())
+    assert first == "spark0  current g1; exited with 137, boot b1, generation g1; last good none"
+    assert what_to_do.startswith("do: ./trispark play rollback")
+
+
 def test_records_are_listed_by_number_with_outcome_and_file(checkout: Path) -> None:
     write_record(checkout, "000010-t2.json", '{"seq": 10, "id": "t2", "kind": "trial", "outcome": {"verdict": "KEEP"}}')
     write_record(checkout, "000002-b1.json", '{"seq": 2, "id": "b1", "kind": "boot", "outcome": {"state": "valid"}}')

@@ -489,7 +489,8 @@ class Verdicts:
             None,
             "do: read the kept logs of b1, then try again: ./trispark play stage_c --site lab",
         ),
-        (("valid", "valid"), "5", "-e feature=wo_a -e value=5"),
+        (("valid", "valid"), None, "two boots never decide"),
+        (("valid", "invalid"), "5", "-e feature=wo_a -e value=5"),
     ],
 )
 def test_an_undecided_trial_says_what_to_do(states: tuple[str, str], value: str | None, expected: str) -> None:

@@ -104,7 +104,24 @@ def test_notes_do_not_flood() -> None:
     notes = Notes()
     result = {"msg": [f"line {number}" for number in range(1000)]}
     folded([host_event("runner_on_ok", 1, "localhost", task_action="debug", res=result)], notes)
-    assert [len(seen) - 1 for seen in notes.seen if seen[0] == "note"] == [20]
+    assert [len(seen) - 1 for seen in notes.seen if seen[0] == "note"] == [400]
+
+
+def test_a_report_of_many_lines_is_shown_whole() -> None:
+    """That of a stage has a line for each rank, layer and metric, several boots of a stage before it."""
+    notes = Notes()
+    events = [
+        host_event(
+            "runner_on_ok",
+            task,
+            "localhost",
+            task_action="debug",
+            res={"msg": [f"task {task} line {number}" for number in range(15)]},
+        )
+        for task in range(5)
+    ]
+    folded(events, notes)
+    assert sum(len(seen) - 1 for seen in notes.seen if seen[0] == "note") == 75
 
 
 DEBUG = "ansible.builtin.debug"

@@ -168,6 +168,9 @@ def test_shell_command_pins_key_and_host(tmp_path: Path) -> None:
     command = shell_command("spark1", tmp_path)
     assert command[0] == "ssh"
     assert command[-1] == "trispark@127.77.0.11"
+    text = "printf Z | sudo dd of=/x"
+    assert shell_command("spark1", tmp_path, [text])[-1] == text
+    assert shell_command("spark1", tmp_path, ["sudo", "sh", "-c", text])[-1] == f"sudo sh -c '{text}'"
     assert "StrictHostKeyChecking=yes" in command
     assert f'UserKnownHostsFile="{tmp_path.resolve() / ".trispark" / "lab" / "ssh" / "known_hosts"}"' in command
     with pytest.raises(TrisparkError, match=r"TS-LAB-NAME.*spark0, spark1, spark2"):
