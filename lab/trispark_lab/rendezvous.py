@@ -88,11 +88,12 @@ def _left(end: float) -> float:
 
 
 def _read_line(connection: socket.socket, end: float) -> dict[str, Any] | None:
+    """The object of the next line and not a byte more: a peer that is ahead sends its first frame behind it."""
     data = bytearray()
     try:
         while not data.endswith(b"\n") and len(data) < MAX_LINE:
             connection.settimeout(_left(end))
-            part = connection.recv(MAX_LINE)
+            part = connection.recv(1)
             if not part:
                 return None
             data += part

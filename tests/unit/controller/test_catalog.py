@@ -78,9 +78,7 @@ def test_misplaced_catalog_keys_are_refused(catalog: Catalog) -> None:
         with pytest.raises(TrisparkError) as caught:
             catalog.refuse_misplaced({"feature": "-e", name: "-e"})
         assert (caught.value.id, caught.value.where) == ("TS-PLAN-PLACE", "-e")
-    with pytest.raises(
-        TrisparkError, match=r"remove it there; ./trispark play stage_b -e feature=block_size "
-    ):
+    with pytest.raises(TrisparkError, match=r"remove it there; ./trispark play stage_b -e feature=block_size "):
         catalog.refuse_misplaced({"DSPARK_BLOCK_SIZE": "-e"})
 
 

@@ -1,6 +1,7 @@
 import queue
 import socket
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from trispark_lab.collective import Collective
 from trispark_lab.config import PairLink
 from trispark_lab.errors import EngineError, RankFailure
 from trispark_lab.links import Mesh
-from trispark_lab.rendezvous import Meeting, meet
+from trispark_lab.rendezvous import Meeting, _accept_pair, _listen, meet
 
 LOCAL = "127.0.0.1"
 
@@ -46,6 +47,15 @@ class Ranks:
         for result in self.results.values():
             if isinstance(result, Mesh):
                 result.close()
+
+
+def test_a_first_frame_right_behind_the_greeting_is_left_to_the_mesh() -> None:
+    """A peer goes on when its own side is connected; what it sends then may lie beside its greeting already."""
+    with _listen(LOCAL, 0) as listener, socket.create_connection(listener.getsockname()) as peer:
+        peer.sendall(b'{"pair": 1}\n' + b"first frame")
+        with _accept_pair(listener, PairLink(1, LOCAL, LOCAL), time.monotonic() + 5) as connection:
+            connection.settimeout(5)
+            assert connection.recv(64) == b"first frame"
 
 
 def test_three_ranks_meet_whatever_knocks_first() -> None:
