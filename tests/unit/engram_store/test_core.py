@@ -1,4 +1,4 @@
-"""The C++ core under the sanitizers: many callers, forks in the middle, a file that shrinks, stores closed while called."""
+"""The C++ core under the sanitizers: many callers, forks in between, a shrinking file, stores closed while called."""
 
 from __future__ import annotations
 
