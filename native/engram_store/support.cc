@@ -45,7 +45,7 @@ int fail(es_error* error, const Failure& failure) {
   } else {
     snprintf(observed, sizeof observed, "%lld", static_cast<long long>(failure.observed));
   }
-  snprintf(error->text, sizeof error->text, "%s [where: %.4095s%s] expected: %s; observed: %s", failure.what,
+  snprintf(error->text, sizeof error->text, "%s; where: %.4095s%s; expected: %s; observed: %s", failure.what,
            failure.path, where, failure.expected_text != nullptr ? failure.expected_text : expected,
            failure.observed_text != nullptr ? failure.observed_text : observed);
   return failure.code;

@@ -93,7 +93,7 @@ class Array {
 };
 
 // Fills *error, if there is one, with
-// "WHAT [where: PATH at OFFSET] expected: EXPECTED; observed: OBSERVED" and returns `code`.
+// "WHAT; where: PATH at OFFSET; expected: EXPECTED; observed: OBSERVED" and returns `code`.
 struct Failure {
   int code;
   const char* what;
