@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "reader.h"
@@ -87,6 +88,10 @@ class Ring : public OnHeap {
     if (free_slots_ == nullptr || slots_ == nullptr || !windows_.allocate(depth_ * kWindow)) {
       return fail(error, {ES_MEMORY, "no memory for a ring", file.path()});
     }
+    // Registered windows are not looked up and pinned for each read; where the limit of locked memory forbids it, they are.
+    iovec windows{windows_.data(), depth_ * kWindow};
+    opcode_ = syscall(__NR_io_uring_register, descriptor_, IORING_REGISTER_BUFFERS, &windows, 1) == 0 ? IORING_OP_READ_FIXED
+                                                                                                      : IORING_OP_READ;
     return ES_OK;
   }
 
@@ -165,7 +170,7 @@ class Ring : public OnHeap {
     const uint32_t tail = *sq_tail_;
     io_uring_sqe& entry = sqes_[tail & sq_mask_];
     memset(&entry, 0, sizeof entry);
-    entry.opcode = IORING_OP_READ;
+    entry.opcode = opcode_;
     entry.fd = file.descriptor();
     entry.off = span.start;
     entry.addr = reinterpret_cast<uint64_t>(window(slot));
@@ -176,6 +181,7 @@ class Ring : public OnHeap {
 
   int descriptor_ = -1;
   uint32_t depth_ = 0;
+  uint8_t opcode_ = IORING_OP_READ;
   Mapping sq_, cq_, sqe_;
   uint32_t *sq_head_ = nullptr, *sq_tail_ = nullptr, *cq_head_ = nullptr, *cq_tail_ = nullptr;
   uint32_t sq_mask_ = 0, cq_mask_ = 0;

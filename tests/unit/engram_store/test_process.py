@@ -33,8 +33,8 @@ def shard(tmp_path: Path) -> Path:
     return tmp_path / "shard"
 
 
-def outcome(code: str, shard: Path, backend: str = "AUTO") -> str:
-    done = run_python(HEAD + code, shard, backend)
+def outcome(code: str, shard: Path, backend: str = "AUTO", *more: object) -> str:
+    done = run_python(HEAD + code, shard, backend, *more)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -244,3 +244,29 @@ with opened() as store:
 @pytest.mark.parametrize("backend", ["AUTO", "THREADS"])
 def test_a_process_without_descriptors_left(shard: Path, backend: str) -> None:
     assert outcome(MANY, shard, backend) == "OPEN 24\n1\n"
+
+
+LOCKED = """
+import resource
+LIMIT = int(sys.argv[3])
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (LIMIT, LIMIT))
+file = os.open(PATH, os.O_RDONLY)  # its directory is root's alone
+with opened() as store:
+    before = store.backend
+if os.geteuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+with RowStore.open_packed(f"/proc/self/fd/{file}", ROWS, Options(BACKEND, depth=256)) as store:
+    assert np.array_equal(store.fetch(np.arange(100, 300)), TABLE[100:300])
+    print(store.counters.reads, store.backend is before)
+"""
+
+
+def test_a_process_that_may_lock_no_memory(shard: Path) -> None:
+    """Kernels ask that for a ring itself; then threads read."""
+    assert outcome(LOCKED, shard, "AUTO", 0).startswith("200 ")
+
+
+def test_a_process_that_may_lock_a_ring_and_not_its_windows(shard: Path) -> None:
+    """256 windows are 2 MiB."""
+    assert outcome(LOCKED, shard, "AUTO", 256 * 1024) == "200 True\n"
