@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from trispark_lab import logs, stats
 from trispark_lab.engram import Lookup
-from trispark_lab.row_store import RowStore
+from trispark_lab.row_store import LayerRows
 
 Bytes = npt.NDArray[np.uint8]
 NAME = "DSV41 Engram prefetch"
@@ -30,7 +30,7 @@ JOIN_DEADLINE_S = 5.0
 class Engram(Protocol):
     """What the adapter needs of `trispark_lab.engram`."""
 
-    attach: Callable[[Sequence[RowStore]], None]
+    attach: Callable[[Sequence[LayerRows]], None]
     ids_known: Callable[[Sequence[Lookup]], None]
     gather: Callable[[Lookup], Bytes]
 
@@ -61,7 +61,7 @@ class Prefetch:
         self.served = self.synchronous = 0
         self._seen = (0, 0)
 
-    def attach(self, stores: Sequence[RowStore]) -> None:
+    def attach(self, stores: Sequence[LayerRows]) -> None:
         """Say that the prefetch is armed, and for which layers."""
         self._attach(stores)
         layers = [store.shard.layer for store in stores]

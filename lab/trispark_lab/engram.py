@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .row_store import RowStore
+from .row_store import LayerRows
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -18,11 +18,11 @@ Bytes = npt.NDArray[np.uint8]
 class Lookup:
     """Row ids [M] that one layer of this rank must fetch for a forward, all owned."""
 
-    store: RowStore
+    store: LayerRows
     ids: npt.NDArray[np.int64]
 
 
-def attach(stores: Sequence[RowStore]) -> None:
+def attach(stores: Sequence[LayerRows]) -> None:
     """Told once of the stores of all layers; nothing to do for the synchronous path."""
 
 

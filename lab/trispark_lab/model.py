@@ -16,8 +16,8 @@ from .errors import EngineError
 from .experts import RoutedBlock
 from .hashing import LayerHash, build_hashes, owned_range
 from .readers import ReaderPool
-from .row_cache import make_cache
-from .row_store import RowStore
+from .row_library import CacheBudget, open_rows
+from .row_store import LayerRows
 from .tokenizer import Tokenizer
 
 Floats = npt.NDArray[np.float32]
@@ -29,7 +29,7 @@ class EngramLayer:
     """One Engram block of this rank; `wait_s` is the time from wanting rows to having their sum."""
 
     hashes: LayerHash
-    store: RowStore
+    store: LayerRows
     wo_a: Floats
     wait_s: float = 0.0
 
@@ -161,15 +161,14 @@ def load_model(
                 observed=f"{rows} rows in config.json",
             )
         shard = row_store.Shard(layer, rank, world, *owned_range(rows, rank, world), rows)
-        store = RowStore(
+        store = open_rows(
             shard,
             engine.packed_dir,
             source.info(f"layers.{layer}.engram.embed.weight", "F8_E4M3", (rows, row_store.WEIGHT_BYTES)),
             source.info(f"layers.{layer}.engram.embed.scale", "F8_E8M0", (rows, row_store.SCALE_BYTES)),
             pool,
-            cache=make_cache(
-                engine.cache_gib, len(config.layers), engine.cache_ways, shard.end - shard.first, row_store.ROW_BYTES
-            ),
+            CacheBudget(engine.cache_gib, len(config.layers), engine.cache_ways),
+            log,
         )
         log(row_store.start_line(store, engine.cache_gib, engine.cache_ways, engine.io_threads))
         shape = (config.o_groups * config.o_rank, (config.max_ngram - 1) * config.head_dim)

@@ -12,13 +12,17 @@ SLOT_BYTES = 272
 """264 bytes of a row and its 8-byte tag; a set has one more byte for its next victim."""
 
 
+def budget_for(gib: float, layers: int) -> int:
+    """Bytes that one of `layers` layers has of a host's budget of `gib` GiB."""
+    return int(gib * 2**30) // layers
+
+
 def sets_for(gib: float, layers: int, ways: int, owned: int) -> int:
     """Sets that the share of one of `layers` layers of a host's budget of `gib` GiB holds.
 
     No more than what gives each of the `owned` rows, which are consecutive, a slot of its own.
     """
-    budget = int(gib * 2**30) // layers
-    return min(budget // (SLOT_BYTES * ways + 1), -(-owned // ways))
+    return min(budget_for(gib, layers) // (SLOT_BYTES * ways + 1), -(-owned // ways))
 
 
 def make_cache(gib: float, layers: int, ways: int, owned: int, row_bytes: int) -> "RowCache | None":

@@ -3,6 +3,8 @@
 Packed: weight and scale of a row are adjacent, one aligned read of two pages (8192 bytes) a row. Unpacked: two reads a
 row, far apart. The attach checks follow the field: a packed file that can not be opened with O_DIRECT is passed over in
 silence (packed=False); one that opens but does not fit ends the process. A cache in front of the reads is optional.
+
+This reader is Python alone. Where the row store library is mounted, `row_library` reads the same rows with it.
 """
 
 import errno
@@ -11,9 +13,10 @@ import os
 import struct
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +66,34 @@ class Counts:
 
     def __sub__(self, other: "Counts") -> "Counts":
         return Counts(self.lookups - other.lookups, self.hits - other.hits, self.reads - other.reads)
+
+
+class LayerRows(Protocol):
+    """Exact rows of one shard, however they are read. EngramFailure from `fetch` must end the process."""
+
+    @property
+    def shard(self) -> Shard: ...
+
+    @property
+    def packed(self) -> bool:
+        """Whether the packed file is read, one read a row."""
+
+    @property
+    def slots(self) -> int:
+        """Rows that the cache holds at most; 0 without a cache."""
+
+    @property
+    def counts(self) -> Counts:
+        """Counters since the start, consistent with each other."""
+
+    def fetch(self, ids: npt.NDArray[np.int64]) -> Bytes:
+        """[M, 264] bytes (256 weight, then 8 scale codes) of the global row ids [M], all owned.
+
+        With a cache, each missing row is read once a call; a second request for it in the same call is a hit.
+        """
+
+    def close(self) -> None:
+        """Close the file; no fetch may follow."""
 
 
 class _AlignedFile:
@@ -128,12 +159,13 @@ def _open_checkpoint(path: Path, warn: Callable[[str], None]) -> _AlignedFile:
     return _AlignedFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
 
 
-def _to_stderr(text: str) -> None:
+def to_stderr(text: str) -> None:
+    """A line of the field's shape, outside of the log."""
     print(text, file=sys.stderr, flush=True)
 
 
 class RowStore:
-    """Exact rows of one shard. EngramFailure from the constructor or from `fetch` must end the process."""
+    """`LayerRows` in Python. EngramFailure from the constructor or from `fetch` must end the process."""
 
     def __init__(
         self,
@@ -142,13 +174,10 @@ class RowStore:
         weight: TensorInfo,
         scale: TensorInfo,
         pool: ReaderPool,
-        warn: Callable[[str], None] = _to_stderr,
+        warn: Callable[[str], None] = to_stderr,
         cache: RowCache | None = None,
     ) -> None:
-        if weight.shape != (shard.total, WEIGHT_BYTES) or scale.shape != (shard.total, SCALE_BYTES):
-            raise EngramFailure(f"layer {shard.layer}: table shapes {weight.shape}, {scale.shape} do not fit")
-        if weight.path != scale.path:
-            raise EngramFailure(f"layer {shard.layer}: weight and scale lie in different files")
+        check_tables(shard, weight, scale)
         self.shard = shard
         self.cache = cache
         self._pool = pool
@@ -161,16 +190,15 @@ class RowStore:
         self._file = packed if packed is not None else _open_checkpoint(weight.path, warn)
 
     @property
+    def slots(self) -> int:
+        return self.cache.slots if self.cache is not None else 0
+
+    @property
     def counts(self) -> Counts:
-        """Counters since the start, consistent with each other."""
         with self._lock:
             return self._counts
 
     def fetch(self, ids: npt.NDArray[np.int64]) -> Bytes:
-        """[M, 264] bytes (256 weight, then 8 scale codes) of the global row ids [M], all owned.
-
-        With a cache, each missing row is read once a call; a second request for it in the same call is a hit.
-        """
         out = np.empty((len(ids), ROW_BYTES), dtype=np.uint8)
         if self.cache is None:
             self._read(ids, out)
@@ -215,8 +243,15 @@ class RowStore:
             view[middle : at + ROW_BYTES] = read(self._scale_at + SCALE_BYTES * row, SCALE_BYTES)
 
     def close(self) -> None:
-        """Close the file; no fetch may follow."""
         self._file.close()
+
+
+def check_tables(shard: Shard, weight: TensorInfo, scale: TensorInfo) -> None:
+    """EngramFailure when the tables of the checkpoint are not those of the shard's layer."""
+    if weight.shape != (shard.total, WEIGHT_BYTES) or scale.shape != (shard.total, SCALE_BYTES):
+        raise EngramFailure(f"layer {shard.layer}: table shapes {weight.shape}, {scale.shape} do not fit")
+    if weight.path != scale.path:
+        raise EngramFailure(f"layer {shard.layer}: weight and scale lie in different files")
 
 
 def gib_text(gib: float) -> str:
@@ -225,10 +260,9 @@ def gib_text(gib: float) -> str:
     return text + "0" if text.endswith(".") else text
 
 
-def start_line(store: RowStore, cache_gib: float, ways: int, io_threads: int) -> str:
+def start_line(store: LayerRows, cache_gib: float, ways: int, io_threads: int) -> str:
     """The line that says once how the rows of a layer are served."""
-    shard, cache = store.shard, store.cache
-    slots = cache.slots if cache is not None else 0
+    shard, slots = store.shard, store.slots
     share = 100.0 * slots / max(1, shard.end - shard.first)
     return (
         f"Exact nvme Engram layer={shard.layer} rank={shard.rank} rows=[{shard.first},{shard.end}) "
@@ -241,7 +275,7 @@ class CounterLines:
     """Stats source: one line a layer with the counters since the line before. With a cache, the exact number of hits
     follows the field's shape, whose percentage is too coarse to check the reads."""
 
-    def __init__(self, stores: list[RowStore], cache_gib: float, ways: int, io_threads: int) -> None:
+    def __init__(self, stores: Sequence[LayerRows], cache_gib: float, ways: int, io_threads: int) -> None:
         self._stores = stores
         self._tail = f"cache={gib_text(cache_gib)}GiB({ways}-way) scales=0.0GiB threads={io_threads}"
         self._seen = [Counts() for _ in stores]
@@ -255,7 +289,7 @@ class CounterLines:
                 continue
             self._seen[index] = now
             rate = 100.0 * delta.hits / delta.lookups if delta.lookups else 0.0
-            hits = f" hits={delta.hits}" if store.cache is not None else ""
+            hits = f" hits={delta.hits}" if store.slots else ""
             lines.append(
                 f"Engram layer={store.shard.layer} lookups={delta.lookups} hit_rate={rate:.1f}% reads={delta.reads} "
                 f"{self._tail} packed={store.packed}{hits}"

@@ -1,20 +1,25 @@
-"""The adapter tree: Python that is mounted into every rank's engine, as text with hashes."""
+"""The adapter tree: Python and built libraries that are mounted into every rank's engine, with hashes."""
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from trispark.errors import TrisparkError
 
 DIRECTORY: Final = "adapters"
 SKIPPED: Final = frozenset({"__pycache__", "tests"})
+BINARY_SUFFIX: Final = ".so"
+"""Built libraries; every other adapter is UTF-8 text, so that nothing gets in that nobody can read."""
 
 
-def read_adapters(root: Path) -> dict[str, str]:
-    """{path below adapters/: text}, sorted; without caches, tests and hidden files.
+def read_adapters(root: Path) -> dict[str, bytes]:
+    """{path below adapters/: content}, sorted; without caches, tests and hidden files.
 
-    Raises TS-ADAPTER-MISSING (no tree), TS-ADAPTER-LINK (a symbolic link) or TS-ADAPTER-TEXT (not UTF-8).
+    Raises TS-ADAPTER-MISSING (no tree), TS-ADAPTER-LINK (a symbolic link) or TS-ADAPTER-TEXT (neither UTF-8
+    nor a library).
     """
     base = root / DIRECTORY
     if not base.is_dir():
@@ -26,7 +31,7 @@ def read_adapters(root: Path) -> dict[str, str]:
             observed="none",
             remedy="restore it from git",
         )
-    files: dict[str, str] = {}
+    files: dict[str, bytes] = {}
     for path in sorted(base.rglob("*")):
         relative = path.relative_to(base)
         if any(part in SKIPPED or part.startswith(".") for part in relative.parts) or path.suffix in (".pyc", ".pyo"):
@@ -42,15 +47,28 @@ def read_adapters(root: Path) -> dict[str, str]:
             )
         if path.is_dir():
             continue
+        content = files[relative.as_posix()] = path.read_bytes()
+        if path.suffix == BINARY_SUFFIX:
+            continue
         try:
-            files[relative.as_posix()] = path.read_bytes().decode("utf-8")
+            content.decode("utf-8")
         except UnicodeDecodeError as error:
             raise TrisparkError(
                 "TS-ADAPTER-TEXT",
                 "an adapter is not UTF-8 text",
                 where=str(path),
-                expected="UTF-8",
+                expected=f"UTF-8, or a library with the suffix {BINARY_SUFFIX}",
                 observed=str(error),
                 remedy="save it as UTF-8, or move it out of adapters/",
             ) from None
     return files
+
+
+def carried(adapters: Mapping[str, bytes]) -> dict[str, Any]:
+    """{path: text, or {"base64": ...} for a library}: how a request to the node agent holds them."""
+    return {
+        path: {"base64": base64.b64encode(content).decode("ascii")}
+        if path.endswith(BINARY_SUFFIX)
+        else content.decode("utf-8")
+        for path, content in adapters.items()
+    }

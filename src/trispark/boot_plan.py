@@ -4,7 +4,7 @@ A plan is made from the catalog (`plan_arm`) or from what the nodes hold (`plan_
     boot_id, time (UTC), started (seconds since the epoch), epoch, purpose, site
     requested {stage, feature, value, arm, purpose}, base (features that both arms hold because the tried one needs
     them), baseline and generation (ids), changed {setting: [baseline, candidate]}
-    resolved (the hashed configuration), adapters {path: text}
+    resolved (the hashed configuration), adapters {path: text, or base64 of a library}
     nodes {name: {rank, spec, files, awaited}}; awaited are patterns that this rank's log must come to show
     patterns (of all log lines that are judged)
     serving (whether all ranks run a healthy boot of it already)
@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from trispark.adapters import carried
 from trispark.allowlist import Value
 from trispark.canonical import generation_id
 from trispark.catalog import Catalog, load_catalog
@@ -188,7 +189,7 @@ def plan_arm(
         baseline_resolved=arms.baseline.resolved,
         base=list(arms.base),
         changed={name: list(pair) for name, pair in difference.settings.items()},
-        adapters=resolution.adapters,
+        adapters=carried(resolution.adapters),
     )
     return plan
 

@@ -70,6 +70,7 @@ AREAS: Final = {
     "SHARE": "how the workers see the checkpoint",
     "SITE": "inventory/",
     "STAGE": "stages",
+    "STORE": "the Engram row store of the engine",
     "TIME": "windows, deadlines and time zones",
     "TRIAL": "a trial",
     "VERIFY": "a look at what runs",

@@ -20,12 +20,13 @@ from typing import Any, Final
 
 from trispark.adapters import read_adapters
 from trispark.allowlist import EXTRA_SOURCE, NEVER, Kind, Scope, Support, Value, Variable, format_value
-from trispark.canonical import generation_id, text_sha256
+from trispark.canonical import generation_id
 from trispark.catalog import DIRECTORY, Catalog, Choice, Engine, EvidenceRule, filled
 from trispark.errors import TrisparkError
 from trispark.render import ARGS_FILE, ENV_FILE, Templates, parse_args, parse_env
 from trispark.site import Node, Site
 from trispark_node import ENGINE_NAME
+from trispark_node.canonical import sha256_hex
 from trispark_node.spec import CACHE_TOKEN, GENERATION_TOKEN, PORT_TOKEN, SPEC_VERSION, STATE_TOKEN
 
 RESOLVED_VERSION: Final = 1
@@ -40,7 +41,7 @@ class Resolution:
     resolved    the hashed JSON object
     specs       {node: spec.json for the node agent}
     files       {node: {"engine.env": text, "launch.args": text}}
-    adapters    {path below adapters/: text}; empty when restored from a node's copy
+    adapters    {path below adapters/: content}; empty when restored from a node's copy
     changed_keys  settings by which it differs from the baseline, sorted
     feature     the feature it was asked for, or None
     evidence    what its logs must and must not show
@@ -50,7 +51,7 @@ class Resolution:
     resolved: dict[str, Any]
     specs: dict[str, dict[str, Any]]
     files: dict[str, dict[str, str]]
-    adapters: dict[str, str]
+    adapters: dict[str, bytes]
     changed_keys: tuple[str, ...] = ()
     feature: str | None = None
     evidence: tuple[EvidenceRule, ...] = field(default=())
@@ -187,7 +188,7 @@ def settings_problems(
     choice: Choice,
     base: tuple[str, ...],
     settings: Mapping[str, Value],
-    adapters: Mapping[str, str],
+    adapters: Mapping[str, bytes],
 ) -> Iterator[TrisparkError]:
     """What a feature sets must have an effect on the engine, its adapters be there, nothing that it excludes be set."""
     feature = choice.feature
@@ -323,7 +324,9 @@ def make_spec(identity: str, resolved: Mapping[str, Any], rank: int) -> dict[str
     }
 
 
-def _finished(built: Resolution, adapters: dict[str, str], changed: tuple[str, ...], feature: str | None) -> Resolution:
+def _finished(
+    built: Resolution, adapters: dict[str, bytes], changed: tuple[str, ...], feature: str | None
+) -> Resolution:
     rules = restore(built.resolved).evidence
     return Resolution(built.id, built.resolved, built.specs, built.files, adapters, changed, feature, rules)
 
@@ -518,7 +521,7 @@ def _require_inert_value(variable: Variable, value: Value, engine: str, where: s
 
 
 def _build(
-    site: Site, catalog: Catalog, templates: Templates, settings: Mapping[str, Value], adapters: Mapping[str, str]
+    site: Site, catalog: Catalog, templates: Templates, settings: Mapping[str, Value], adapters: Mapping[str, bytes]
 ) -> Resolution:
     """Resolved configuration, files and specs. Env and command come from the parsed text of the rendered files."""
     catalog.refuse_excluded(settings, "the resolved configuration")
@@ -554,7 +557,7 @@ def _build(
         "engine": site.engine,
         "image": site.require_engine_image(),
         "settings": dict(sorted(settings.items())),
-        "adapters": {path: text_sha256(text) for path, text in sorted(adapters.items())},
+        "adapters": {path: sha256_hex(content) for path, content in sorted(adapters.items())},
         "launch": _launch(site, engine),
         "gates": _gates(site, catalog, settings),
         "ranks": ranks,

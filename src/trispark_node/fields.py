@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -105,6 +106,22 @@ class Fields:
             if not isinstance(item, str):
                 raise self._refuse(f"{key}.{name}", "a string", item)
         return value
+
+    def content_mapping(self, key: str, default: Any = _MISSING) -> dict[str, bytes]:
+        """{name: content} of an object whose values are text or {"base64": ...}."""
+        content: dict[str, bytes] = {}
+        for name, item in self.mapping(key, default).items():
+            expected = 'a string, or {"base64": ...}'
+            try:
+                if isinstance(item, str):
+                    content[name] = item.encode("utf-8")
+                elif isinstance(item, dict) and list(item) == ["base64"] and isinstance(item["base64"], str):
+                    content[name] = base64.b64decode(item["base64"], validate=True)
+                else:
+                    raise self._refuse(f"{key}.{name}", expected, item)
+            except ValueError:  # a lone surrogate, or no base64
+                raise self._refuse(f"{key}.{name}", expected, item) from None
+        return content
 
     def sequence(self, key: str, default: Any = _MISSING) -> list[Any]:
         value = self._take(key, default, "a list")

@@ -45,7 +45,7 @@ class StageRequest:
         resolved = fields.mapping("resolved")
         spec = fields.mapping("spec")
         files = fields.text_mapping("files")
-        adapters = fields.text_mapping("adapters", {})
+        adapters = fields.content_mapping("adapters", {})
         if sorted(files) != sorted(RENDERED):
             raise request_error(
                 "the rendered files are not these",
@@ -60,7 +60,7 @@ class StageRequest:
             "resolved.json": canonical_json(resolved) + b"\n",
             "spec.json": canonical_json(spec) + b"\n",
             **{name: text.encode("utf-8") for name, text in files.items()},
-            **{f"{ADAPTERS}/{name}": text.encode("utf-8") for name, text in adapters.items()},
+            **{f"{ADAPTERS}/{name}": data for name, data in adapters.items()},
         }
         return cls(generation, content)
 
@@ -83,9 +83,9 @@ def _check_id(generation: str, resolved: Mapping[str, Any]) -> None:
         )
 
 
-def _check_adapters(adapters: Mapping[str, str], resolved: Mapping[str, Any]) -> None:
+def _check_adapters(adapters: Mapping[str, bytes], resolved: Mapping[str, Any]) -> None:
     listed = resolved.get("adapters", {})
-    sent = {name: sha256_hex(text.encode("utf-8")) for name, text in adapters.items()}
+    sent = {name: sha256_hex(data) for name, data in adapters.items()}
     bad = [name for name in sent if not RELATIVE_PATH.fullmatch(name)]
     if bad:
         raise request_error(

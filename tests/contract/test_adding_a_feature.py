@@ -68,6 +68,6 @@ def test_the_evidence_tells_the_two_apart(root: Path) -> None:
 
 
 def test_the_shown_line_is_what_the_engine_prints() -> None:
-    store = SimpleNamespace(shard=SimpleNamespace(layer=1, rank=0, first=0, end=66660), cache=None, packed=True)
+    store = SimpleNamespace(shard=SimpleNamespace(layer=1, rank=0, first=0, end=66660), slots=0, packed=True)
     assert SHOWN
     assert SHOWN[1].endswith(f" {start_line(store, 0.0, 4, 96)}")

@@ -96,8 +96,8 @@ ROWS = (
     Mutation(
         "row cache: each layer has the whole budget",
         _CACHE,
-        "budget = int(gib * 2**30) // layers",
-        "budget = int(gib * 2**30)",
+        "return int(gib * 2**30) // layers",
+        "return int(gib * 2**30)",
         f"{_OF_CACHE}::test_the_budget_is_divided_over_the_layers",
     ),
     Mutation(
@@ -124,7 +124,7 @@ ROWS = (
     Mutation(
         "row cache: its line has no hits",
         _STORE,
-        'hits = f" hits={delta.hits}" if store.cache is not None else ""',
+        'hits = f" hits={delta.hits}" if store.slots else ""',
         'hits = ""',
         f"{_OF_CACHE}::test_lines",
     ),

@@ -125,13 +125,13 @@ def test_engine_s_own_lines_are_read() -> None:
     row_store = pytest.importorskip("trispark_lab.row_store")
     shard = SimpleNamespace(layer=14, rank=2, first=5, end=9)
     counts = row_store.Counts(lookups=8, hits=0, reads=8)
-    store = SimpleNamespace(shard=shard, packed=True, counts=counts, cache=None)
+    store = SimpleNamespace(shard=shard, packed=True, counts=counts, slots=0)
     prefix = "[2026-09-25 10:00:00 TP2 EP2] "
     start = prefix + row_store.start_line(store, 0.0, 4, 96)
     assert attach_lines(start) == [Attach(14, 2, 5, 9, 0.0, True)]
     (line,) = row_store.CounterLines([store], 0.0, 4, 96)(False)
     assert stats_lines(prefix + line) == [Stats(14, 8, 0.0, 8, True)]
-    store.cache, store.counts = SimpleNamespace(slots=2), row_store.Counts(lookups=8, hits=3, reads=5)
+    store.slots, store.counts = 2, row_store.Counts(lookups=8, hits=3, reads=5)
     assert attach_lines(prefix + row_store.start_line(store, 0.001, 4, 96))[0].cache_gib == 0.001
     (line,) = row_store.CounterLines([store], 0.001, 4, 96)(False)
     (stats,) = stats_lines(prefix + line)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trispark.adapters import read_adapters
+from trispark.adapters import carried, read_adapters
 from trispark.allowlist import Scope, Support
 from trispark.catalog import Catalog, Engine, load_catalog
 from trispark.catalog_model import FeatureEvidence
@@ -168,7 +168,7 @@ def test_the_agent_takes_what_is_staged(production: Resolution) -> None:
             "resolved": production.resolved,
             "spec": production.specs[node],
             "files": production.files[node],
-            "adapters": read_adapters(REPOSITORY),
+            "adapters": carried(read_adapters(REPOSITORY)),
         }
         assert StageRequest.parse(Fields(json.loads(json.dumps(request)), "request")).generation == production.id
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trispark.adapters import carried
 from trispark.allowlist import Allowlist, AllowlistFile
 from trispark.canonical import generation_id
 from trispark.catalog import Catalog, Kind, Sweep, load_catalog
@@ -24,6 +26,8 @@ from trispark.errors import TrisparkError
 from trispark.render import parse_args, parse_env
 from trispark.resolve import Resolution, check_one_change, compare, make_spec, resolve, resolve_arms, restore
 from trispark.site import Site, load_site
+from trispark_node.fields import Fields
+from trispark_node.generations import StageRequest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -74,16 +78,14 @@ def test_spec_has_the_contract_s_shape(baseline: Resolution) -> None:
 
 
 def test_agent_accepts_what_is_staged(baseline: Resolution) -> None:
-    fields = pytest.importorskip("trispark_node.fields")
-    generations = pytest.importorskip("trispark_node.generations")
     request = {
         "generation": baseline.id,
         "resolved": baseline.resolved,
         "spec": baseline.specs["spark2"],
         "files": baseline.files["spark2"],
-        "adapters": baseline.adapters,
+        "adapters": carried(baseline.adapters),
     }
-    parsed = generations.StageRequest.parse(fields.Fields(json.loads(json.dumps(request)), "request"))
+    parsed = StageRequest.parse(Fields(json.loads(json.dumps(request)), "request"))
     assert parsed.generation == baseline.id
 
 
@@ -329,6 +331,37 @@ def test_symbolic_link_among_the_adapters_is_refused(
     shutil.copytree(project, tmp_path / "root")
     (tmp_path / "root" / "adapters" / "link.py").symlink_to("sitecustomize.py")
     assert refusal(site, catalog, tmp_path / "root").id == "TS-ADAPTER-LINK"
+
+
+LIBRARY = b"\x7fELF\x00\xff\r\n\xc3"
+
+
+def test_a_library_among_the_adapters_reaches_the_agent_byte_for_byte(
+    site: Site, catalog: Catalog, project: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(project, tmp_path / "root")
+    (tmp_path / "root" / "adapters" / "lib").mkdir()
+    (tmp_path / "root" / "adapters" / "lib" / "x.so").write_bytes(LIBRARY)
+    resolution = resolve(site, catalog, root=tmp_path / "root")
+    assert resolution.resolved["adapters"]["lib/x.so"] == hashlib.sha256(LIBRARY).hexdigest()
+    request = {
+        "generation": resolution.id,
+        "resolved": resolution.resolved,
+        "spec": resolution.specs["spark2"],
+        "files": resolution.files["spark2"],
+        "adapters": carried(resolution.adapters),
+    }
+    assert request["adapters"]["sitecustomize.py"] == "# hooks, UTF-8: \u00e4\n"
+    parsed = StageRequest.parse(Fields(json.loads(json.dumps(request)), "request"))
+    assert parsed.content["adapters/lib/x.so"] == LIBRARY
+    assert parsed.content["adapters/sitecustomize.py"] == resolution.adapters["sitecustomize.py"]
+
+
+def test_other_adapters_than_libraries_are_text(site: Site, catalog: Catalog, project: Path, tmp_path: Path) -> None:
+    shutil.copytree(project, tmp_path / "root")
+    (tmp_path / "root" / "adapters" / "latin.py").write_bytes(b"# \xe4\n")
+    error = refusal(site, catalog, tmp_path / "root")
+    assert (error.id, Path(error.where).name) == ("TS-ADAPTER-TEXT", "latin.py")
 
 
 def test_restored_from_a_node_s_copy(candidate: Resolution) -> None:

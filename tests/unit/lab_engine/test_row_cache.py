@@ -11,7 +11,8 @@ from trispark_lab import safetensors
 from trispark_lab.hashing import owned_range
 from trispark_lab.readers import ReaderPool
 from trispark_lab.row_cache import RowCache, make_cache, sets_for
-from trispark_lab.row_store import CounterLines, Counts, RowStore, Shard, start_line
+from trispark_lab.row_library import CacheBudget, LibraryRows
+from trispark_lab.row_store import CounterLines, Counts, LayerRows, RowStore, Shard, start_line
 
 
 class Model:
@@ -69,20 +70,28 @@ def test_the_budget_is_divided_over_the_layers(gib: float, layers: int, ways: in
     assert (0 if cache is None else cache.slots) == sets * ways
 
 
-def open_store(checkpoint: Path, directory: Path, gib: float, ways: int) -> RowStore:
+def open_store(checkpoint: Path, directory: Path, gib: float, ways: int, way: str) -> LayerRows:
     infos = safetensors.read_header(checkpoint / "model-00001-of-00003.safetensors")
     weight, scale = infos["layers.1.engram.embed.weight"], infos["layers.1.engram.embed.scale"]
     shard = Shard(1, 1, 3, *owned_range(weight.shape[0], 1, 3), weight.shape[0])
+    if way == "library":
+        return LibraryRows(shard, directory, weight, scale, 4, CacheBudget(gib, 2, ways))
     cache = make_cache(gib, 2, ways, shard.end - shard.first, 264)
     return RowStore(shard, directory, weight, scale, ReaderPool(4), cache=cache)
 
 
+WAYS_OF_READING = ["python", "library"]
+
+
+@pytest.mark.parametrize("way", WAYS_OF_READING)
 @pytest.mark.parametrize("reads_a_miss", [1, 2])
 @pytest.mark.parametrize("ways", [1, 4, 16])
-def test_bytes_and_counts(checkpoint: Path, packed: Path, tmp_path: Path, ways: int, reads_a_miss: int) -> None:
+def test_bytes_and_counts(
+    checkpoint: Path, packed: Path, tmp_path: Path, ways: int, reads_a_miss: int, way: str
+) -> None:
     directory = packed if reads_a_miss == 1 else tmp_path
-    plain = open_store(checkpoint, directory, 0.0, ways)
-    store = open_store(checkpoint, directory, 0.001, ways)
+    plain = open_store(checkpoint, directory, 0.0, ways, way)
+    store = open_store(checkpoint, directory, 0.001, ways, way)
     first = store.shard.first
     ids = np.array([first, first + 7, first, store.shard.end - 1, first + 7])
     for _ in range(2):
@@ -100,8 +109,9 @@ def test_bytes_and_counts(checkpoint: Path, packed: Path, tmp_path: Path, ways: 
     assert 0.2 < counts.hits / counts.lookups < 0.9
 
 
-def test_lines(checkpoint: Path, packed: Path) -> None:
-    store = open_store(checkpoint, packed, 0.001, 4)
+@pytest.mark.parametrize("way", WAYS_OF_READING)
+def test_lines(checkpoint: Path, packed: Path, way: str) -> None:
+    store = open_store(checkpoint, packed, 0.001, 4, way)
     owned = store.shard.end - store.shard.first
     share = 100 * 1968 / owned
     assert f" cache=0.001GiB (1968 slots, 4-way, {share:.1f}% of owned rows) scales=0.0GiB " in start_line(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import copy
+import hashlib
 import shutil
 import stat
 import subprocess
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from trispark_node import generations
+from trispark_node.canonical import generation_id
 from trispark_node.errors import AgentError
 from trispark_node.fields import Fields
 from trispark_node.generations import GenerationRequest, StageRequest
@@ -49,6 +52,18 @@ def test_staged_files(bench, stage_request):
     }
 
 
+def test_a_library_is_staged_byte_for_byte(bench, stage_request):
+    library = bytes(range(256))
+    request = stage_request()
+    request["resolved"]["adapters"]["lib/x.so"] = hashlib.sha256(library).hexdigest()
+    request["adapters"]["lib/x.so"] = {"base64": base64.b64encode(library).decode()}
+    request["generation"] = request["spec"]["generation"] = generation_id(request["resolved"])
+    assert bench.ask("stage", **request)["changed"]
+    staged = bench.node.layout.generation(request["generation"]) / "adapters" / "lib" / "x.so"
+    assert staged.read_bytes() == library
+    assert not bench.ask("stage", **request)["changed"]
+
+
 def generations_on_disk(bench) -> list[str]:
     """Also temporary ones."""
     return sorted(path.name for path in bench.node.layout.generations.iterdir())
@@ -72,6 +87,12 @@ def edited(request, **changes):
         ({"resolved__site": "sparks"}, "TS-AGENT-GENERATION", ""),
         ({"adapters": {}}, "TS-AGENT-ADAPTERS", "sitecustomize.py"),
         ({"adapters": {"../evil.py": ""}}, "TS-AGENT-REQUEST", "../evil.py"),
+        ({"adapters": {"x.so": {"base64": "AA="}}}, "TS-AGENT-REQUEST", "x.so"),
+        ({"adapters": {"x.so": {"base64": "A A="}}}, "TS-AGENT-REQUEST", "x.so"),
+        ({"adapters": {"x.so": {"base64": None}}}, "TS-AGENT-REQUEST", "x.so"),
+        ({"adapters": {"x.so": {"base64": "", "mode": 1}}}, "TS-AGENT-REQUEST", "mode"),
+        ({"adapters": {"x.so": [1]}}, "TS-AGENT-REQUEST", "x.so"),
+        ({"adapters": {"x.so": {"base64": ""}}}, "TS-AGENT-ADAPTERS", "x.so"),
         ({"adapters": {"/evil.py": ""}}, "TS-AGENT-REQUEST", "/evil.py"),
         ({"files": {"engine.env": ""}}, "TS-AGENT-REQUEST", "launch.args"),
         ({"spec__container__env": {"DSPARK_BLOCK_SIZE": "5"}}, "TS-AGENT-SPEC", "env"),

@@ -1,0 +1,65 @@
+#include "support.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+namespace engram {
+
+Pages::~Pages() {
+  if (data_ != nullptr) munmap(data_, bytes_);
+}
+
+bool Pages::allocate(uint64_t bytes) {
+  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (pages == MAP_FAILED) return false;
+  madvise(pages, bytes, MADV_DONTFORK);
+  data_ = static_cast<uint8_t*>(pages);
+  bytes_ = bytes;
+  return true;
+}
+
+void Pages::leave() { data_ = nullptr; }
+
+namespace {
+
+// strerror_r exists in two shapes; this is GNU's, which returns the text.
+const char* errno_text(int number, char* buffer, size_t size) { return strerror_r(number, buffer, size); }
+
+}  // namespace
+
+int fail(es_error* error, const Failure& failure) {
+  if (error == nullptr) return failure.code;
+  error->code = failure.code;
+  error->sys_errno = failure.sys_errno;
+  error->offset = failure.offset;
+  error->expected = failure.expected;
+  error->observed = failure.observed;
+  char where[32] = "", expected[32], observed[160], name[96];
+  if (failure.offset >= 0) snprintf(where, sizeof where, " at %lld", static_cast<long long>(failure.offset));
+  snprintf(expected, sizeof expected, "%lld", static_cast<long long>(failure.expected));
+  if (failure.sys_errno != 0) {
+    snprintf(observed, sizeof observed, "%s (errno %d)", errno_text(failure.sys_errno, name, sizeof name),
+             failure.sys_errno);
+  } else {
+    snprintf(observed, sizeof observed, "%lld", static_cast<long long>(failure.observed));
+  }
+  snprintf(error->text, sizeof error->text, "%s; where: %.4095s%s; expected: %s; observed: %s", failure.what,
+           failure.path, where, failure.expected_text != nullptr ? failure.expected_text : expected,
+           failure.observed_text != nullptr ? failure.observed_text : observed);
+  return failure.code;
+}
+
+uint64_t now_ns() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+void nap_us(long microseconds) {
+  timespec pause{0, microseconds * 1000};
+  nanosleep(&pause, nullptr);
+}
+
+}  // namespace engram
