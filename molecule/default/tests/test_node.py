@@ -30,7 +30,8 @@ def test_the_engine_runs_from_the_pinned_digest_without_privileges(node: Any) ->
     assert engine["HostConfig"]["Privileged"] is False
     assert engine["HostConfig"]["NetworkMode"] == "host"
     assert engine["Config"]["Labels"]["trispark.rank"] == str(node.rank)
-    assert [mount["Destination"] for mount in engine["Mounts"] if mount["RW"]] == []
+    # What it may write is its own state alone (the tuning of its kernels), which belongs to its generation.
+    assert [mount["Destination"] for mount in engine["Mounts"] if mount["RW"]] == ["/state"]
 
 
 def test_all_ranks_run_one_boot_of_one_generation(nodes: list[Any]) -> None:
@@ -96,12 +97,28 @@ def test_the_agent_is_the_one_of_this_tree(node: Any) -> None:
     assert json.loads(node.host.check_output(f"{STATE}/bin/trispark-node version"))["protocol"] == 1
 
 
-def test_sshd_takes_keys_of_one_user_and_no_password(node: Any) -> None:
-    effective = dict(line.split(" ", 1) for line in node.host.check_output("/usr/sbin/sshd -T").splitlines())
-    assert effective["permitrootlogin"] == "no"
-    assert effective["passwordauthentication"] == "no"
-    assert effective["kbdinteractiveauthentication"] == "no"
-    assert effective["allowusers"] == "trispark"
+def sshd(node: Any, *options: str) -> dict[str, set[str]]:
+    """The server's effective settings; several lines of one name are several values."""
+    found: dict[str, set[str]] = {}
+    for line in node.host.check_output(f"/usr/sbin/sshd -T {' '.join(options)}").splitlines():
+        name, _, value = line.partition(" ")
+        found.setdefault(name, set()).add(value)
+    return found
+
+
+def test_sshd_takes_keys_and_no_password(node: Any) -> None:
+    effective = sshd(node)
+    for name in ("permitrootlogin", "passwordauthentication", "kbdinteractiveauthentication"):
+        assert effective[name] == {"no"}
+    assert effective["allowusers"] == {"trispark", "trispark-share"}
+
+
+def test_the_user_of_the_share_may_read_files_and_nothing_else(node: Any) -> None:
+    effective = sshd(node, "-C", "user=trispark-share,host=spark1,addr=10.77.1.11")
+    (command,) = effective["forcecommand"]
+    assert command == "internal-sftp -R"
+    for name in ("allowtcpforwarding", "permittty", "x11forwarding", "permittunnel"):
+        assert effective[name] == {"no"}
 
 
 @pytest.mark.parametrize("user", ["trispark", "root"])
