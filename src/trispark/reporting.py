@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,8 @@ class Report:
 
 def record_path(cache: RecordCache, record: Record, root: Path) -> str:
     """The cached record's file, relative to the project."""
-    return str(cache.path(record).resolve().relative_to(root.resolve()))
+    # Not resolved: .trispark may be a link to another disk.
+    return os.path.relpath(cache.path(record), root)
 
 
 def stage_a(record: Record, path: str) -> Report:

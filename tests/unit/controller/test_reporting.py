@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from trispark.reporting import RecordedTrial, trials
+from trispark.records import RecordCache
+from trispark.reporting import RecordedTrial, record_path, trials
 
 MIB = 1024 * 1024
 OUTCOME = {"verdict": "REJECT", "reason": "slower", "differences": {}, "restored": "g1"}
@@ -37,3 +39,18 @@ def test_a_trial_says_what_memory_each_rank_held_in_both_arms(boot_record: Calla
     ]
     only = trials("t1", [RecordedTrial(record, "path", boots[:1], ["a"])], "", restored=True).lines
     assert not [line for line in only if "memory" in line]
+
+
+def test_a_record_is_named_below_the_project_also_where_its_state_lies_on_another_disk(
+    boot_record: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    root, disk = tmp_path / "project", tmp_path / "disk"
+    root.mkdir()
+    disk.mkdir()
+    (root / ".trispark").symlink_to(disk)
+    cache = RecordCache(root / ".trispark" / "lab" / "records")
+    record = boot_record()
+    cache.add(record)
+    path = record_path(cache, record, root)
+    assert path.startswith(".trispark/lab/records/000001-")
+    assert (root / path).is_file()
