@@ -43,7 +43,7 @@ class ShardPacker(Strict):
     """Version of the agent, SHA-256 of its packing library."""
 
     agent: str
-    library: str
+    library: _Digest
 
 
 class ShardOwnership(Strict):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trispark_node import engram_place, engram_tables, native_pack, ownership, shard_check, shard_pack, share_bounded
+from trispark_node import engram_place, engram_tables, native_library, ownership, shard_check, shard_pack, share_bounded
 from trispark_node.engram_request import ENSURE, INSPECT, EngramRequest
 from trispark_node.engram_tables import Table
 from trispark_node.errors import AgentError
@@ -97,7 +97,7 @@ def engram(
 
     No other name is touched. `begun` is called when whatever must not run beside it is locked out and work begins.
     """
-    _require_library()
+    native_library.loaded()  # a node without it is told so before anything is read
     work = replace(work, limit=request.limit_bytes_s)
     if request.action == INSPECT:
         return {"changed": False, **_answer(node, request, inspect(request))}
@@ -176,19 +176,6 @@ def _network_bytes(request: EngramRequest, findings: list[Finding]) -> int:
         for finding in findings
         if every or finding.judged.checked == "whole" or finding.action(request.repair) in ("packed", "repaired")
     )
-
-
-def _require_library() -> None:
-    reason = native_pack.available()
-    if reason:
-        raise AgentError(
-            "TS-ENGRAM-LIBRARY",
-            "the packing library cannot be used on this node",
-            where="trispark-node",
-            expected="a library for this processor",
-            observed=reason,
-            remedy="install the agent again (run the site's set-up), or report the node's architecture",
-        )
 
 
 def _refused(node: Node, request: EngramRequest, findings: list[Finding]) -> AgentError:

@@ -6,12 +6,14 @@ manifest is one whose packing was cut off between the two, or one of another too
 
 from __future__ import annotations
 
+import hashlib
+import platform
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trispark_node import VERSION, native_pack, ownership
+from trispark_node import VERSION, native_library, native_pack, ownership
 from trispark_node.canonical import canonical_json
 from trispark_node.engram_tables import Table
 from trispark_node.errors import AgentError
@@ -21,8 +23,8 @@ from trispark_node.shard_format import Shard
 
 FORMAT_VERSION = 1
 PACKED, ADOPTED = "packed", "adopted"
-MAX_BYTES = 16 * 2**20
-"""A manifest of 15 TB of rows; more is not read."""
+MAX_BYTES = 4 * 2**20
+"""A manifest of 4 TB of rows; more is not read."""
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
@@ -98,8 +100,8 @@ class Manifest:
 
 def make(origin: Origin, chunks: tuple[str, ...], how: str) -> Manifest:
     """`how`: PACKED or ADOPTED."""
-    library = native_pack.library_sha256() if hasattr(native_pack, "library_sha256") else ""
-    packer = {"agent": VERSION, "library": library}
+    library = native_library.checked(platform.machine())
+    packer = {"agent": VERSION, "library": hashlib.sha256(library).hexdigest()}
     return Manifest({**origin.facts(), "chunks": list(chunks), "whole": whole(chunks), "packer": packer, "origin": how})
 
 
