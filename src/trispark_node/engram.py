@@ -18,6 +18,7 @@ from trispark_node.mutation import Mode, Plan, mutate
 from trispark_node.node import Node
 from trispark_node.shard_check import (
     ALONE,
+    DEEP,
     GOOD,
     HOLES,
     MENDED,
@@ -117,6 +118,27 @@ def engram(
         return _verified(node, request, look(request, work))
 
 
+def outlook(node: Node, request: EngramRequest) -> tuple[int, dict[str, Any]]:
+    """(bytes of whole shards that this request works through, the answer when there are none).
+
+    Raises what the request would raise before that work.
+    """
+    findings = inspect(request)
+    if request.action == ENSURE:
+        plan = _plan(node, request, findings, ALONE, None)
+        todo = [finding for finding in findings if finding.state not in GOOD]
+        return sum(finding.shard.size for finding in todo), plan.answer()
+    answer = _verified(node, request, findings)
+    times = 2 if request.level == DEEP else 1
+    small = [finding.shard.size for finding in findings if finding.judged.checked == "whole" and times == 1]
+    return times * sum(finding.shard.size for finding in findings) + sum(small), answer
+
+
+def names(request: EngramRequest) -> list[str]:
+    """The shards' names, which need no checkpoint."""
+    return [Shard(layer, request.rank, request.tp, 0, 0, 0).name for layer in request.layers]
+
+
 def _verified(node: Node, request: EngramRequest, findings: list[Finding]) -> dict[str, Any]:
     if request.running_mount is not None:
         engram_place.refuse_other_mount(node, request.running_mount, request.directory)
@@ -128,7 +150,12 @@ def _verified(node: Node, request: EngramRequest, findings: list[Finding]) -> di
 def plan_ensure(
     node: Node, request: EngramRequest, work: Work = ALONE, begun: Callable[[], None] | None = None
 ) -> Plan:
-    findings = inspect(request)
+    return _plan(node, request, inspect(request), work, begun)
+
+
+def _plan(
+    node: Node, request: EngramRequest, findings: list[Finding], work: Work, begun: Callable[[], None] | None
+) -> Plan:
     if not request.repair and any(finding.state not in (*GOOD, *MENDED) for finding in findings):
         raise _refused(node, request, findings)
     answer = _answer(node, request, findings)
@@ -170,7 +197,7 @@ def _answer(node: Node, request: EngramRequest, findings: list[Finding]) -> dict
 
 def _network_bytes(request: EngramRequest, findings: list[Finding]) -> int:
     """How much of the checkpoint this call reads or has read."""
-    every = request.level == shard_check.DEEP
+    every = request.level == DEEP
     return sum(
         finding.shard.size
         for finding in findings

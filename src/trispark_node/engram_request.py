@@ -71,6 +71,13 @@ class EngramRequest:
             )
         return request
 
+    @classmethod
+    def parse_inner(cls, fields: Fields) -> EngramRequest:
+        """Of an object that holds nothing else."""
+        request = cls.parse(fields)
+        fields.done()
+        return request
+
     @property
     def title(self) -> str:
         """As a lock's holder is called."""
