@@ -70,7 +70,7 @@ gates:
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trispark_failure import fail
 
-from trispark.boot_plan import table_rows
+from trispark.boot_plan import owned_rows, table_rows
 from trispark.errors import TrisparkError
 from trispark.gates import evaluate, evaluate_after_load, failed
 from trispark.resolve import restore
@@ -97,7 +97,8 @@ def main() -> None:
             wanted = given["plan"]["batch"]["requests"]
             batch = (given["batch"].get("answers") or []) if wanted else None
             canary = given["canary"] or None
-            results = evaluate(resolution, given["observations"], canary, rows, given["before"], batch)
+            owned = owned_rows(given["shards"])
+            results = evaluate(resolution, given["observations"], canary, rows, given["before"], batch, owned)
         else:
             results = evaluate_after_load(resolution, given["observations"], given["before"], rows)
     except TrisparkError as error:
