@@ -289,6 +289,8 @@ def _check_space(request: EngramRequest, todo: list[Finding]) -> None:
     while not place.exists():
         place = place.parent
     facts = os.statvfs(place)
+    if facts.f_blocks == 0:  # a file system of no declared size, such as ramfs, has no room to be counted
+        return
     partials = [shard_check.partial_path(request.directory / finding.shard.name) for finding in todo]
     free = facts.f_bavail * facts.f_frsize + sum(map(_allocated, partials))
     needed = sum(finding.shard.size for finding in todo) + request.reserve_bytes

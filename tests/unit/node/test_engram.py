@@ -337,7 +337,7 @@ def test_a_file_mounted_over_a_shard_is_refused(bench, checkpoint, place, monkey
 
 def test_space_is_checked_before_the_first_byte(bench, checkpoint, place, monkeypatch):
     needed = sum(len(checkpoint.shard(layer, 1)) for layer in LAYERS)
-    free = SimpleNamespace(f_bavail=needed - 1, f_frsize=1)
+    free = SimpleNamespace(f_bavail=needed - 1, f_frsize=1, f_blocks=needed)
     monkeypatch.setattr(os, "statvfs", lambda path: free)
     error = bench.refused("engram", **request(checkpoint, place))
     assert error["id"] == "TS-ENGRAM-SPACE"
