@@ -74,6 +74,8 @@ PLAY = """
        number: "{{ 3 + 4 }}", quoted: "{{ '{{ seen }}' }}", day: "{{ day }}"}}, register: plain}
     - {name: Again, probe: {root: /x}, register: again}
     - {name: Odd, probe: {root: /x, kind: odd}, register: odd}
+    - name: Note what it is made of
+      ansible.builtin.set_fact: {kinds: ["{{ odd.lines | type_debug }}", "{{ odd.by_rank | first | type_debug }}"]}
     - {name: Bad, probe: {root: /x, kind: bad}, register: bad, failed_when: false}
     - name: Break
       block: [{name: Broken, probe: {root: /x, kind: broken}}]
@@ -88,8 +90,8 @@ PLAY = """
       become: false
       check_mode: false
       ansible.builtin.copy:
-        content: "{{ {'plain': plain, 'again': again, 'odd': odd, 'bad': bad, 'broken': broken, 'unknown': unknown,
-          'missing': missing, 'choice': choice, 'number': number, 'never': never} | to_json }}"
+        content: "{{ {'plain': plain, 'again': again, 'odd': odd, 'kinds': kinds, 'bad': bad, 'broken': broken,
+          'unknown': unknown, 'missing': missing, 'choice': choice, 'number': number, 'never': never} | to_json }}"
         dest: "{{ target }}"
         mode: "0600"
 """
@@ -153,6 +155,7 @@ def test_nothing_is_left_for_the_next_task(seen: tuple[dict[str, Any], str]) -> 
 def test_a_result_is_what_json_has(seen: tuple[dict[str, Any], str]) -> None:
     odd, output = seen[0]["odd"], seen[1]
     assert (odd["lines"], odd["by_rank"], odd["changed"]) == (["a", "b"], {"0": "head"}, True)
+    assert seen[0]["kinds"] == ["list", "str"]
     assert "mind the step" in output
     assert "DEPRECATION" not in output.upper()
 
