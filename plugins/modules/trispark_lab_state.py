@@ -53,39 +53,4 @@ check_id:
   returned: failure
 """
 
-import sys
-from pathlib import Path
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trispark_failure import fail
-
-
-def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "root": {"type": "path", "required": True},
-            "action": {"type": "str", "required": True, "choices": ["up", "check", "down"]},
-            "deadline_s": {"type": "float", "default": 60},
-        },
-        supports_check_mode=True,
-    )
-    root = Path(module.params["root"]).resolve()
-    sys.path.insert(0, str(root / "src"))
-    from trispark.errors import TrisparkError
-    from trispark.lab.engine_api import connect
-    from trispark.lab.plan import down_plan, up_check, up_plan
-
-    try:
-        if module.params["action"] == "up":
-            lab = up_plan(root, connect())
-        elif module.params["action"] == "check":
-            lab = up_check(root, connect(), module.params["deadline_s"])
-        else:
-            lab = down_plan(root, connect())
-    except TrisparkError as error:
-        fail(module, error.as_dict())
-    module.exit_json(changed=False, lab=lab)
-
-
-if __name__ == "__main__":
-    main()
+# The task runs plugins/action/trispark_lab_state.py on the controller; this file is its documentation.

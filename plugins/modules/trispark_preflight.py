@@ -60,36 +60,4 @@ nodes:
   returned: success
 """
 
-from pathlib import Path
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trispark_failure import fail
-
-from trispark.errors import TrisparkError
-from trispark.preflight import check_nodes
-from trispark.site import load_site
-
-
-def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "root": {"type": "path", "required": True},
-            "site": {"type": "str", "required": True},
-            "hosts": {"type": "dict", "required": True},
-            "statuses": {"type": "dict", "required": True},
-            "minimum_free_bytes": {"type": "int", "required": True},
-            "minimum_memory_bytes": {"type": "int", "required": True},
-        },
-        supports_check_mode=True,
-    )
-    given = module.params
-    try:
-        site = load_site(Path(given["root"]).resolve() / "inventory" / given["site"])
-        check_nodes(site, given["hosts"], given["statuses"], given["minimum_free_bytes"], given["minimum_memory_bytes"])
-    except TrisparkError as error:
-        fail(module, error.as_dict())
-    module.exit_json(changed=False, nodes=sorted(given["hosts"]))
-
-
-if __name__ == "__main__":
-    main()
+# The task runs plugins/action/trispark_preflight.py on the controller; this file is its documentation.

@@ -74,42 +74,4 @@ check_id:
   returned: failure
 """
 
-from pathlib import Path
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trispark_failure import fail
-
-from trispark.errors import TrisparkError
-from trispark.share import published, share_lines, share_requests
-from trispark.site import load_site
-
-
-def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "root": {"type": "path", "required": True},
-            "site": {"type": "str", "required": True},
-            "site_variables": {"type": "dict", "default": {}},
-            "read": {"type": "dict", "default": {}},
-            "verified": {"type": "dict", "default": {}},
-        },
-        supports_check_mode=True,
-    )
-    given = module.params
-    try:
-        site = load_site(Path(given["root"]).resolve() / "inventory" / given["site"], images="optional")
-        site.refuse_other_values(given["site_variables"])
-    except TrisparkError as error:
-        fail(module, error.as_dict())
-    module.exit_json(
-        changed=False,
-        kind=site.checkpoint_share.kind,
-        head=site.head.name,
-        shares=share_requests(site),
-        lines=share_lines(site, given["read"], given["verified"]),
-        published=published(site, given["read"], given["verified"]),
-    )
-
-
-if __name__ == "__main__":
-    main()
+# The task runs plugins/action/trispark_share.py on the controller; this file is its documentation.

@@ -72,47 +72,4 @@ failure_line:
   returned: success
 """
 
-from pathlib import Path
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trispark_failure import fail
-
-from trispark.errors import TrisparkError
-from trispark.walk_end import conclude
-
-
-def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "root": {"type": "path", "required": True},
-            "site": {"type": "str", "required": True},
-            "walk": {"type": "str", "required": True},
-            "stopped": {"type": "str", "default": ""},
-            "restored": {"type": "str", "default": ""},
-            "statuses": {"type": "dict", "required": True},
-        },
-    )
-    given = module.params
-    try:
-        end = conclude(
-            Path(given["root"]).resolve(),
-            given["site"],
-            given["walk"],
-            stopped=given["stopped"],
-            restored=given["restored"] or None,
-            statuses=given["statuses"],
-        )
-    except TrisparkError as error:
-        fail(module, error.as_dict())
-    report = end.report
-    module.exit_json(
-        changed=end.added > 0,
-        append=end.append,
-        lines=report.lines,
-        published=report.published,
-        failure_line=report.failure_line,
-    )
-
-
-if __name__ == "__main__":
-    main()
+# The task runs plugins/action/trispark_verdict.py on the controller; this file is its documentation.

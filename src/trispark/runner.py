@@ -180,7 +180,16 @@ def playbook_environment(repo: Path, site: str, run_id: str) -> dict[str, str]:
         "ANSIBLE_NOCOLOR": "True",
         "TRISPARK_SITE": site,
         "TRISPARK_RUN_ID": run_id,
+        **_kept_compiled(),
     }
+
+
+def _kept_compiled() -> dict[str, str]:
+    """ansible-playbook keeps compiled Python where this process does (startup.keep_compiled); else it would compile
+    Ansible and this project anew in each run."""
+    if sys.dont_write_bytecode or sys.pycache_prefix is None:
+        return {}
+    return {"PYTHONPYCACHEPREFIX": sys.pycache_prefix, "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def run_playbook(

@@ -165,7 +165,7 @@ def start_by_hand(lab: Any, engines: dict[str, dict[str, Any]]) -> None:
         state = engines[name]
         rank = state["Config"]["Labels"]["trispark.rank"]
         mounts = [
-            f"type=bind,source={mount['Source']},target={mount['Target']},readonly"
+            f"type=bind,source={mount['Source']},target={mount['Target']}{',readonly' if mount.get('ReadOnly') else ''}"
             for mount in state["HostConfig"]["Mounts"]
         ]
         lab.node(

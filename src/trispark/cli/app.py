@@ -15,7 +15,15 @@ from trispark.cli import exit_codes
 from trispark.cli.demo import Demo
 from trispark.cli.engram import engram_app
 from trispark.cli.features import feature_lines, list_features
-from trispark.cli.lab import LAB_PLAYBOOKS, lab_alone, lab_lines, lab_state, prepare_machine, require_lab_version
+from trispark.cli.lab import (
+    LAB_PLAYBOOKS,
+    lab_alone,
+    lab_is_down,
+    lab_lines,
+    lab_state,
+    prepare_machine,
+    require_lab_version,
+)
 from trispark.cli.plan import plan_lines, refusal_line, run_plan
 from trispark.cli.play import READ_ONLY, PlayCommand, Player, parse_extra, result_json
 from trispark.cli.pytest_command import pytest_argv, pytest_environment
@@ -148,7 +156,7 @@ def run_tests(
 def status(site: SiteOption = None, as_json: JsonOption = False) -> None:
     """What each node runs, which generation is current and which is good; changes nothing."""
     terminal, name = _begin(site, changing=False)
-    if name == LAB and lab_state(REPO)["state"] == "down":
+    if name == LAB and lab_is_down(REPO):
         raise TrisparkError(
             "TS-LAB-DOWN",
             "the lab is not up",

@@ -54,16 +54,32 @@ def lab_state(repo: Path) -> dict[str, Any]:
 
     Nothing is installed or started for this question: where no engine answers there is no lab.
     """
-    from trispark.lab.engine_api import connect
     from trispark.lab.status import lab_status
 
+    client = _engine_or_none()
+    if client is None:
+        return {"docker": False, "state": "down", "nodes": {}}
+    return {"docker": True, **lab_status(client, repo)}
+
+
+def lab_is_down(repo: Path) -> bool:
+    """Whether there is nothing of the lab; :func:`lab_state` asks each node as well, which takes longer."""
+    from trispark.lab.status import is_down
+
+    client = _engine_or_none()
+    return client is None or is_down(client, repo)
+
+
+def _engine_or_none() -> EngineApi | None:
+    """None where no engine answers; an engine that refuses this user is an error."""
+    from trispark.lab.engine_api import connect
+
     try:
-        client = connect()
+        return connect()
     except TrisparkError as error:
         if error.id != "TS-LAB-ENGINE" or "permission denied" in error.observed.lower():
             raise
-        return {"docker": False, "state": "down", "nodes": {}}
-    return {"docker": True, **lab_status(client, repo)}
+        return None
 
 
 def require_lab_version(repo: Path) -> None:

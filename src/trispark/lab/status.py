@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,7 @@ def lab_status(client: EngineApi, repo: Path = REPO) -> dict[str, Any]:
     running = {name for name, each in ours.items() if each["State"]["Status"] == "running"}
     asked = tuple(node.name for node in layout.nodes if node.name in running)
     engines = engine_versions(client, asked)
-    networks = sorted(
-        str(each["Name"])
-        for each in observed.networks
-        if (each.get("Labels") or {}).get(LABEL_LAB) == "1" and (each.get("Labels") or {}).get(LABEL_ROOT) == root
-    )
+    networks = _networks(observed.networks, root)
     nodes = {node.name: _node(node, ours.get(node.name), engines.get(node.name, "")) for node in layout.nodes}
     if set(containers) & set(names) - set(ours):
         state = "foreign"
@@ -68,6 +64,14 @@ def lab_status(client: EngineApi, repo: Path = REPO) -> dict[str, Any]:
         "images": _images(paths.images_yml),
         "foreign": sorted(set(containers) & set(names) - set(ours)),
     }
+
+
+def is_down(client: EngineApi, repo: Path = REPO) -> bool:
+    """Whether `lab_status` would say `down`; it asks the nodes nothing, so it takes two calls of the Engine alone."""
+    repo = repo.resolve()
+    names = {*(node.name for node in load_layout(repo).nodes), REGISTRY_CONTAINER}
+    called = {str(name).lstrip("/") for each in client.containers(all=True) for name in each.get("Names") or ()}
+    return not names & called and not _networks(client.networks(), root_id(repo))
 
 
 def require_version(client: EngineApi, repo: Path = REPO) -> None:
@@ -91,6 +95,13 @@ def version_error(observed: str) -> TrisparkError:
         expected=f"lab version {LAB_VERSION}",
         observed=f"lab version {observed or 'unknown'}",
         remedy="./trispark lab up makes it anew, and what its nodes hold is lost: copy what you need before",
+    )
+
+
+def _networks(found: Iterable[Json], root: str) -> list[str]:
+    """Names of the networks of this checkout's lab."""
+    return sorted(
+        str(each["Name"]) for each in found if _labelled(each, LABEL_LAB) == "1" and _labelled(each, LABEL_ROOT) == root
     )
 
 

@@ -171,6 +171,7 @@ def run_cli(
         monkeypatch.setattr(app_module, "prepare_machine", lambda repo, say: say("prepared"))
         monkeypatch.setattr(lab_module, "connect_or_none", lambda: engine)
         monkeypatch.setattr(app_module, "lab_state", lambda repo: {"docker": True, "state": lab, "nodes": {}})
+        monkeypatch.setattr(app_module, "lab_is_down", lambda repo: lab == "down")
         monkeypatch.setattr(app_module, "Player", lambda repo, site, terminal: Player(repo, site, terminal, run=fake))
         monkeypatch.setattr(sys, "argv", ["trispark", *arguments])
         status = cli.main()

@@ -394,11 +394,11 @@ def test_play_help_lists_the_playbooks_with_their_first_line() -> None:
         assert " ".join(line.split()) in text
     names = {line.split()[0] for line in lines}
     assert {"boot", "rollback", "stage_a", "status"} <= names
-    assert not {"name_site", "run_boot", "trial"} & names
+    assert not {"name_site", "run_boot", "run_verify", "trial"} & names
 
 
 def test_status_without_a_lab_says_what_to_do(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module, "lab_state", lambda repo: {"docker": False, "state": "down", "nodes": {}})
+    monkeypatch.setattr(app_module, "lab_is_down", lambda repo: True)
     status, out, err = ask(root, "status", "--json")
     assert status == exit_codes.REFUSED
     assert err.startswith("trispark: TS-LAB-DOWN: the lab is not up; where: ")

@@ -12,7 +12,16 @@ import pytest
 
 from trispark.errors import TrisparkError
 from trispark.run_events import RunEvents
-from trispark.runner import INTERRUPT_GRACE_S, KEPT_RUNS, Interrupts, Limit, RunResult, prune_runs, run_playbook
+from trispark.runner import (
+    INTERRUPT_GRACE_S,
+    KEPT_RUNS,
+    Interrupts,
+    Limit,
+    RunResult,
+    playbook_environment,
+    prune_runs,
+    run_playbook,
+)
 
 TOOLS = Path(sys.executable).parent
 
@@ -136,6 +145,23 @@ def test_prune_keeps_what_is_no_run_and_what_is_few(tmp_path: Path) -> None:
     assert prune_runs(tmp_path, 2) == []
     assert prune_runs(tmp_path, 1) == ["20200101T000000Z-a-1"]
     assert prune_runs(tmp_path / "absent", 1) == []
+
+
+def test_compiled_python_is_kept_where_the_front_end_keeps_its_own(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told to write no bytecode, ansible-playbook would compile all of Ansible anew in each run."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    cache = tmp_path / "compiled"
+    for prefix, kept_out, there in ((None, True, False), (str(cache), True, False), (str(cache), False, True)):
+        monkeypatch.setattr(sys, "pycache_prefix", prefix)
+        monkeypatch.setattr(sys, "dont_write_bytecode", kept_out)
+        environment = playbook_environment(checkout, "lab", "x")
+        assert ("PYTHONPYCACHEPREFIX" in environment, "PYTHONDONTWRITEBYTECODE" in environment) == (there, there)
+    played = play(checkout, "good", extra={"feature": "x"})
+    assert played.ok, played.failures
+    assert list(cache.rglob("ansible/cli/playbook.*.pyc"))
 
 
 def test_check_mode_reaches_the_playbook(checkout: Path) -> None:

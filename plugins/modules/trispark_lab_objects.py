@@ -1,7 +1,6 @@
 #!/usr/bin/python
 """Makes the lab's networks and removes its objects, each kind at once; the decisions are in src/trispark/lab."""
 
-# ruff: noqa: E402 (Ansible wants the documentation before the imports)
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -66,45 +65,4 @@ check_id:
   returned: failure
 """
 
-import sys
-from pathlib import Path
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trispark_failure import fail
-
-
-def main() -> None:
-    names = {"type": "list", "elements": "str", "default": []}
-    module = AnsibleModule(
-        argument_spec={
-            "root": {"type": "path", "required": True},
-            "remove_containers": names,
-            "remove_networks": names,
-            "remove_volumes": names,
-            "networks": {"type": "list", "elements": "dict", "default": []},
-        },
-        supports_check_mode=True,
-    )
-    root = Path(module.params["root"]).resolve()
-    sys.path.insert(0, str(root / "src"))
-    from trispark.errors import TrisparkError
-    from trispark.lab.engine_api import connect
-    from trispark.lab.objects import Change, carry_out
-
-    change = Change(
-        remove_containers=tuple(module.params["remove_containers"]),
-        remove_networks=tuple(module.params["remove_networks"]),
-        remove_volumes=tuple(module.params["remove_volumes"]),
-        networks={each["name"]: each["subnet"] for each in module.params["networks"]},
-    )
-    if module.check_mode:
-        module.exit_json(changed=change.some, done=[])
-    try:
-        done = carry_out(root, connect(), change)
-    except TrisparkError as error:
-        fail(module, error.as_dict())
-    module.exit_json(changed=bool(done), done=done)
-
-
-if __name__ == "__main__":
-    main()
+# The task runs plugins/action/trispark_lab_objects.py on the controller; this file is its documentation.

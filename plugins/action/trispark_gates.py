@@ -1,0 +1,51 @@
+"""Judges the gates of a boot on the controller; the work is in trispark.gates."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from trispark.boot_plan import owned_rows, table_rows
+from trispark.controller_action import ControllerAction, failure
+from trispark.errors import TrisparkError
+from trispark.gates import GateResult, evaluate, evaluate_after_load, failed
+from trispark.resolve import restore
+
+
+class ActionModule(ControllerAction):
+    """plugins/modules/trispark_gates.py has its documentation."""
+
+    ARGUMENTS: ClassVar = {
+        "phase": {"type": "str", "choices": ["boot", "after_load"], "default": "boot"},
+        "plan": {"type": "dict", "required": True},
+        "observations": {"type": "dict", "required": True},
+        "before": {"type": "dict", "required": True},
+        "shards": {"type": "dict", "required": True},
+        "canary": {"type": "dict", "default": {}},
+        "batch": {"type": "dict", "default": {}},
+    }
+
+    def work(self, given: dict[str, Any]) -> dict[str, Any]:
+        try:
+            results = judge(given)
+        except TrisparkError as error:
+            return failure(error.as_dict(), gates=[])
+        gates = [result.as_dict() for result in results]
+        bad = failed(results)
+        if bad or not results:
+            first = bad[0].line() if bad else "no gate was judged"
+            more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+            check_id = bad[0].check_id if bad else "gates"
+            return {"failed": True, "changed": False, "msg": f"{first}{more}", "check_id": check_id, "gates": gates}
+        return {"changed": False, "gates": gates}
+
+
+def judge(given: dict[str, Any]) -> list[GateResult]:
+    resolution = restore(given["plan"]["resolved"])
+    rows = table_rows(given["plan"], given["shards"])
+    if given["phase"] == "after_load":
+        return evaluate_after_load(resolution, given["observations"], given["before"], rows)
+    wanted = given["plan"]["batch"]["requests"]
+    batch = (given["batch"].get("answers") or []) if wanted else None
+    canary = given["canary"] or None
+    owned = owned_rows(given["shards"])
+    return evaluate(resolution, given["observations"], canary, rows, given["before"], batch, owned)
