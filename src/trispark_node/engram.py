@@ -128,7 +128,9 @@ def outlook(node: Node, request: EngramRequest) -> tuple[int, dict[str, Any]]:
         plan = _plan(node, request, findings, ALONE, None)
         todo = [finding for finding in findings if finding.state not in GOOD]
         return sum(finding.shard.size for finding in todo), plan.answer()
-    answer = _verified(node, request, findings)
+    # Whether the file or its manifest is wrong is what the deepest level finds out.
+    open_question = (WRONG_MANIFEST, NO_MANIFEST) if request.level == DEEP else ()
+    answer = _verified(node, request, [finding for finding in findings if finding.state not in open_question])
     times = 2 if request.level == DEEP else 1
     small = [finding.shard.size for finding in findings if finding.judged.checked == "whole" and times == 1]
     return times * sum(finding.shard.size for finding in findings) + sum(small), answer

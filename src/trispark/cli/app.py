@@ -82,7 +82,7 @@ def _begin(named: str | None, *, changing: bool, offline: bool = False) -> tuple
     return terminal, choice.name
 
 
-app.add_typer(engram_app(lambda: REPO, _begin), name="engram")
+app.add_typer(engram_app(_begin, lambda site, terminal: Player(REPO, site, terminal)), name="engram")
 
 
 def _begin_lab() -> Terminal:

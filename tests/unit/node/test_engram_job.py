@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trispark_node import native_pack, shard_pack
+from trispark_node import native_pack, shard_check, shard_pack
 from trispark_node.lock import held, is_held
 
 ROWS = 120_000
@@ -204,6 +204,26 @@ def test_a_whole_verification_is_a_job(bench, checkpoint, place, level):
     state = ended(bench, begun["job"])
     assert (state["state"], state["title"]) == ("done", f"engram verify {level}")
     assert [row["checked"] for row in state["answer"]["files"]] == ["whole", "whole"]
+
+
+@pytest.mark.parametrize(("flipped", "error_id"), [(False, "TS-ENGRAM-MANIFEST"), (True, "TS-ENGRAM-CONTENT")])
+def test_the_deepest_level_says_whether_a_file_or_its_manifest_is_wrong(
+    bench, checkpoint, place, monkeypatch, flipped, error_id
+):
+    bench.ask("engram", **work(checkpoint, place))
+    monkeypatch.setattr(shard_check, "WHOLE_BELOW_BYTES", 4096)
+    monkeypatch.setattr(shard_check, "SAMPLED_ROWS", 0)
+    (place / f"{FILE}.manifest.json").write_bytes(b"{}")
+    if flipped:
+        content = bytearray((place / FILE).read_bytes())
+        content[-1] ^= 1
+        (place / FILE).write_bytes(content)
+    full = bench.refused(
+        "engram-job", action="start", work=work(checkpoint, place, action="verify", level="full"), job_deadline_s=9
+    )
+    assert full["id"] == "TS-ENGRAM-MANIFEST"
+    begun = start(bench, work(checkpoint, place, action="verify", level="deep"))
+    assert ended(bench, begun["job"])["answer"]["error"]["id"] == error_id
 
 
 def test_a_job_ends_at_its_deadline_and_the_next_run_goes_on(bench, large_checkpoint, place):
