@@ -205,8 +205,15 @@ def _state_of(node: Node, file: JobFile, job: str) -> dict[str, Any]:
 
 
 def _is_there(state: dict[str, Any]) -> bool:
-    """Whether the process of the job is the one that has its number now."""
-    return processes.start_ticks(PROCFS, int(state["pid"])) == int(state["pid_started"])
+    return _is_process(int(state["pid"]), int(state["pid_started"]))
+
+
+def _is_process(pid: int, started: int) -> bool:
+    """Whether the process that has this number now is the one that began then."""
+    try:
+        return processes.start_ticks(PROCFS, pid) == started
+    except OSError:
+        return False
 
 
 def _stop(node: Node, job: str, mode: Mode) -> dict[str, Any]:
@@ -243,7 +250,7 @@ def _end(node: Node, pid: int, started: int) -> None:
     except ProcessLookupError:
         return
     try:
-        if processes.start_ticks(PROCFS, pid) != started:
+        if not _is_process(pid, started):
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError):

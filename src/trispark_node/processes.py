@@ -21,11 +21,8 @@ def of_container(procfs: Path, container_id: str) -> list[int]:
 
 
 def start_ticks(procfs: Path, pid: int) -> int:
-    """When the process began, in clock ticks since the kernel's start; 0 when there is none of this number."""
-    try:
-        stat = (procfs / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return 0
+    """When the process began, in clock ticks since the kernel's start. Raises OSError when there is none."""
+    stat = (procfs / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     # The second field is the command in parentheses and may hold anything; counting begins behind it.
     return int(stat.rpartition(")")[2].split()[19])
 

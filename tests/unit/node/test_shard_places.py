@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -333,10 +334,10 @@ def test_a_shard_that_may_not_be_read_is_an_error_of_the_node(bench, make_checkp
         pytest.skip("only root can become another user")
     checkpoint, place = make_checkpoint(tmp_path / "checkpoint", {1: 50}), tmp_path / "engram"
     bench.ask("engram", **request(checkpoint, place))
-    (place / FILE).chmod(0o600)
-    for path in (tmp_path, *tmp_path.parents):
-        if path.stat().st_uid == 0 and path.is_relative_to("/tmp") and path != Path("/tmp"):
+    for path in (*tmp_path.parents, *tmp_path.rglob("*"), tmp_path):
+        if path.is_relative_to(tempfile.gettempdir()) and path != Path(tempfile.gettempdir()):
             path.chmod(path.stat().st_mode | 0o055)
+    (place / FILE).chmod(0o600)
     prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     if subprocess.run([*prefix, sys.executable, "-c", ""], capture_output=True, check=False).returncode:
         pytest.skip("this interpreter is root's alone")
