@@ -195,6 +195,7 @@ def test_a_hostile_manifest_is_a_named_state(bench, ask, packed, name):
         pytest.param(lambda v: v["chunks"].__setitem__(0, "0" * 63), id="short"),
         pytest.param(lambda v: v["chunks"].__setitem__(0, 7), id="a number"),
         pytest.param(lambda v: v.pop("chunks"), id="none"),
+        pytest.param(lambda v: v.update(whole="0" * 64), id="another whole"),
         pytest.param(lambda v: v.update(header=[]), id="a header that is a list"),
         pytest.param(lambda v: v["source"].pop("size"), id="a source without its size"),
     ],
