@@ -43,7 +43,8 @@ class ActionModule(ActionBase):
         node = str((task_vars or {}).get("inventory_hostname", ""))
 
         def ask(request: Mapping[str, Any]) -> dict[str, Any]:
-            return call_agent(self, "engram-job", request, agent=agent, check=self._task.check_mode)
+            check = self._task.check_mode and request["action"] == "start"  # a job that was begun is followed as ever
+            return call_agent(self, "engram-job", request, agent=agent, check=check)
 
         caught: list[int] = []
         try:

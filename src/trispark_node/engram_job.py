@@ -76,13 +76,14 @@ def _start(node: Node, work: EngramRequest, deadline_s: float, mode: Mode) -> di
     """`job` is None where the answer is there already; `earlier` says how a job ended that nobody asked after."""
     file = JobFile(node)
     before = file.read()
-    if before is not None and not mode.check and _state_of(node, file, before["job"])["state"] == RUNNING:
+    check = mode.check and work.action == ENSURE  # whatever verifies changes nothing
+    if before is not None and not check and _state_of(node, file, before["job"])["state"] == RUNNING:
         if before["fingerprint"] != work.fingerprint:
             raise _busy(before)
         return {"changed": False, "job": before["job"], "attached": True, "total_bytes": before["total_bytes"]}
     short = work.action != ENSURE and work.level == QUICK
-    if short or mode.check:
-        return {**engram.engram(node, work, Mode(mode.check, mode.lock_wait_s)), "job": None}
+    if short or check:
+        return {**engram.engram(node, work, mode), "job": None}
     total, answer = engram.outlook(node, work)
     earlier = _earlier(before)
     if not total:
