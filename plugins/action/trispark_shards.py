@@ -21,8 +21,6 @@ from trispark.lifeline import die_with_controller
 from trispark.run_events import WORK_PREFIX
 from trispark.shard_job import Interrupted, follow
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
 
 class ActionModule(ActionBase):
     """`trispark_shards`: `work` is a request of the agent's verb `engram`; returns what `trispark_node` returns for it.
@@ -46,9 +44,8 @@ class ActionModule(ActionBase):
             check = self._task.check_mode and request["action"] == "start"  # a job that was begun is followed as ever
             return call_agent(self, "engram-job", request, agent=agent, check=check)
 
-        caught: list[int] = []
         try:
-            with _interruptible(caught):
+            with _interruptible():
                 result = follow(
                     ask,
                     self._task.args["work"],
@@ -58,8 +55,8 @@ class ActionModule(ActionBase):
                     pause=time.sleep,
                 )
         except Interrupted:
-            signal.signal(caught[0], signal.SIG_DFL)
-            os.kill(os.getpid(), caught[0])  # as it would have ended without this plugin
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)  # as it would have ended without this plugin
             raise
         if not self._task.diff:
             result.pop("diff", None)
@@ -67,19 +64,24 @@ class ActionModule(ActionBase):
 
 
 @contextmanager
-def _interruptible(caught: list[int]) -> Iterator[None]:
-    """The first INT or TERM raises Interrupted inside; the node is told then, so further ones are not heard."""
+def _interruptible() -> Iterator[None]:
+    """INT raises Interrupted inside; while the node is told, the TERM that ansible-playbook sends next is not heard.
 
-    def handle(number: int, _frame: FrameType | None) -> None:
-        for each in SIGNALS:
+    A TERM without it means that ansible-playbook itself is being ended: this process goes with it, the job does not.
+    """
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_IGN)
-        caught.append(number)
         raise Interrupted
 
-    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    before = signal.signal(signal.SIGINT, handle)
     try:
         yield
-    finally:
-        if not caught:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    except Interrupted:
+        raise
+    except BaseException:
+        signal.signal(signal.SIGINT, before)
+        raise
+    else:
+        signal.signal(signal.SIGINT, before)
