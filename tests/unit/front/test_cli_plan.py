@@ -557,3 +557,23 @@ def test_compiled_python_is_not_kept_elsewhere(
 def shared(root: Path) -> None:
     (root / ".trispark" / "pycache").mkdir()
     (root / ".trispark" / "pycache").chmod(0o777)
+
+
+def test_stats_verbs_need_no_site_and_end_with_the_goals(root: Path) -> None:
+    status, out, err = ask(root, "stats", "simulate", "--trials", "100", "--json")
+    assert (status in (exit_codes.OK, exit_codes.FAILED), err) == (True, "")
+    assert out[0] == "site: none is needed"
+    found = json.loads(out[-1])
+    assert list(found)[-5:] == ["false_keep", "false_keep_family", "coverage", "power", "boots_mean"]
+    assert (status == exit_codes.FAILED) is bool(found["missed"])
+    status, _, err = ask(root, "stats", "simulate", "--noise", "pink")
+    assert (status, err.split(":")[1]) == (exit_codes.USAGE, " TS-STATS-NOISE")
+
+
+def test_stats_campaign_shows_every_pair(root: Path) -> None:
+    data = Path(__file__).parents[1] / "controller/data/campaign.csv"
+    status, out, _ = ask(root, "stats", "campaign", str(data), "--twins", "f1-final,f2-final-reuse", "--json")
+    found = json.loads(out[-1])
+    assert (status, found["keep"], len(found["pairs"])) == (0, 0, 45)
+    assert ask(root, "stats", "campaign", str(data), "--twins", "x")[0] == exit_codes.USAGE
+    assert ask(root, "stats", "campaign", str(root / "README.md"), "--twins", "a,b")[0] == exit_codes.REFUSED
