@@ -24,10 +24,10 @@ class Code(IntEnum):
 
     TOO_FEW = 0
     """No look was reached."""
-    ZERO_VARIANCE = 1
-    """Boots that agree to the last digit: nothing is known of how they would differ."""
-    HARM = 2
+    HARM = 1
     """A watched metric is worse by more than its margin, with certainty."""
+    ZERO_VARIANCE = 2
+    """Boots agree to the last digit in a primary: nothing is known of how they would differ."""
     KEEP = 3
     """A primary is better with certainty and by its least effect, and nothing is worse by more than its margin."""
     GUARD_OPEN = 4
@@ -107,14 +107,14 @@ def _look(baseline: Array, candidate: Array, rules: DecisionRules, look: Look) -
     futile = (found.estimate[..., first] <= at_most).all(axis=-1) & (not last)
     code = np.select(
         [
-            found.exact.any(axis=-1),
             harmed.any(axis=-1),
+            found.exact[..., first].any(axis=-1),
             won & ~suspected.any(axis=-1),
             won,
             no_gain.all(axis=-1),
             futile,
         ],
-        [Code.ZERO_VARIANCE, Code.HARM, Code.KEEP, Code.GUARD_OPEN, Code.NO_GAIN, Code.FUTILE],
+        [Code.HARM, Code.ZERO_VARIANCE, Code.KEEP, Code.GUARD_OPEN, Code.NO_GAIN, Code.FUTILE],
         default=Code.OPEN,
     )
     return LookResult(look, code.astype(np.int8), found, adjusted, harmed, suspected, winners)

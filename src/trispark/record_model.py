@@ -287,9 +287,11 @@ class JudgedMechanism(Part):
 
 
 class TrialDetail(Part):
-    """The look that decided: boots an arm, its one-sided level, every watched metric, the mechanism."""
+    """The look that decided: boots an arm, its one-sided level, whether it ended the trial, every watched metric, the
+    mechanism."""
 
     boots: Annotated[int, Field(ge=2)]
+    ends: bool
     level: float
     metrics: list[JudgedMetric]
     mechanism: list[JudgedMechanism]

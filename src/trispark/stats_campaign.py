@@ -88,8 +88,8 @@ def campaign_lines(campaign: Campaign) -> list[str]:
     """A table for a person, in Markdown."""
     metrics = sorted({name for pair in campaign.pairs for name in pair.ratios})
     lines = [
-        f"boot sd {100 * campaign.boot_sd:.2f} % by {' and '.join(campaign.twins)} over {campaign.freedom} metrics; "
-        f"in brackets what {100 * COVERS:.0f} % of pairs of equal boots would allow",
+        f"boot sd {100 * campaign.boot_sd:.2f} % by {' and '.join(campaign.twins)}, one for all of {campaign.freedom} "
+        f"metrics; in brackets the {100 * COVERS:.0f} % interval that it gives two single boots",
         "",
         f"| baseline | candidate | verdict | {' | '.join(metrics)} |",
         "|---" * (3 + len(metrics)) + "|",

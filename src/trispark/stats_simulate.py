@@ -63,7 +63,7 @@ def simulate(
     """One scenario. `gains`: the true share by which the candidate is better, by metric; below zero it is worse."""
     random = np.random.default_rng(list(seed))
     truth = np.array([gain_of_share(gain, "higher") for gain in gains])
-    model = replace(model, order=_order(rules.boots))
+    model = replace(model, order=block_pattern(rules.boots))
     baseline, candidate = model.draw(random, trials, truth.tolist())
     decisions = decide_trials(baseline, candidate, rules)
     code = decisions.code
@@ -147,6 +147,11 @@ def power_table(model: NoiseModel, primaries: int, trials: int = TRIALS, seed: i
     return rows
 
 
+def block_pattern(boots: int) -> tuple[str, ...]:
+    """Blocks in turn; a plan's own order follows its seed, which independent boots do not notice."""
+    return tuple("BAAB" if block % 2 else "ABBA" for block in range(boots // 2))
+
+
 def as_boots(arm: str, values: Array) -> list[BootMetrics]:
     """One trial's arm (metrics, boots) as production gets it: rates, not logarithms."""
     rates = np.exp(values) * 30.0
@@ -171,10 +176,6 @@ def _require_production(baseline: Array, candidate: Array, rules: DecisionRules,
                 observed=f"{verdict.verdict} {verdict.code}",
                 remedy="this is a fault of the project; keep the seed",
             )
-
-
-def _order(boots: int) -> tuple[str, ...]:
-    return tuple("BAAB" if block % 2 else "ABBA" for block in range(boots // 2))
 
 
 def _covers(interval: tuple[Array, Array], truth: Array) -> float:

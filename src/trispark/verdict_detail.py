@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from trispark.boot_statistics import Array, Comparison, hodges_lehmann, paired, welch
-from trispark.decision import Code, LookResult, decide_trials
+from trispark.decision import STOPS, Code, LookResult, decide_trials
 from trispark.decision_rules import DecisionRules, Guard, Primary, Watched, harm_of_share
 from trispark.verdict import INCONCLUSIVE, KEEP, REJECT, Verdict
 
@@ -73,9 +73,11 @@ class MechanismDetail:
 
 @dataclass(frozen=True)
 class Detail:
-    """The look that decided: counted boots an arm, its level, every watched metric, the mechanism."""
+    """The look that decided: counted boots an arm, its level, whether it `ends` the trial, every watched metric, the
+    mechanism."""
 
     boots: int
+    ends: bool
     level: float
     metrics: list[MetricDetail]
     mechanism: list[MechanismDetail]
@@ -96,7 +98,7 @@ def judged(baseline: Values, candidate: Values, rules: DecisionRules) -> Verdict
         _mechanism(each.metric, each.goes, baseline[:count], candidate[:count], level) for each in rules.mechanism
     ]
     verdict, name = CODES[code]
-    detail = Detail(count, look.look.level, metrics, mechanism)
+    detail = Detail(count, code in STOPS, look.look.level, metrics, mechanism)
     found = Verdict(verdict, _reason(code, detail, rules, min(len(baseline), len(candidate))), {}, name, (), detail)
     return _with_mechanism(found, mechanism)
 

@@ -58,6 +58,8 @@ _REFUSED_IDS: Final = frozenset(
         "TS-SITE-AMBIGUOUS",
         "TS-SITE-EXISTS",
         "TS-SITE-UNCONFIGURED",
+        "TS-STATS-FLOOR",
+        "TS-STATS-NOISEFILE",
         "TS-STATS-SUMMARY",
     }
 )

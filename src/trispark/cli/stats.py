@@ -86,6 +86,56 @@ def stats_campaign(
         terminal.json(as_form(campaign))
 
 
+@stats_app.command("floor")
+def stats_floor(
+    generation: Annotated[
+        str | None, typer.Option("--generation", help="Of which boots; the newest measured boot's without it.")
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Plans take it from now on; without it, it is only shown.")
+    ] = False,
+    site: Annotated[
+        str | None, typer.Option("--site", envvar="TRISPARK_SITE", help="A directory of inventory/.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """How equal boots of this site differ, by the controller's records: floor, and what a trial can find.
+
+    Counts valid, measured boots of one generation, those of trials' baselines among them.
+    """
+    from trispark.cli import app as root
+    from trispark.cli.records import record_cache
+    from trispark.cli.sites import choose_site
+    from trispark.noise_floor import keep_noise, measure_noise
+    from trispark.stats_power import site_power
+
+    choice = choose_site(root.REPO, site, changing=keep, offline=True)
+    terminal = Terminal()
+    terminal.say(choice.line)
+    noise = measure_noise(choice.name, record_cache(root.REPO, choice.name).list(), generation)
+    rows = [row.as_dict() for row in site_power(noise)]
+    for line in floor_lines(noise.generation, len(noise.boots), rows):
+        terminal.say(line)
+    if keep:
+        terminal.say(f"kept: {keep_noise(root.REPO, noise).relative_to(root.REPO)}")
+    if as_json:
+        terminal.json({"site": choice.name, "noise": noise.model_dump(mode="json"), "power": rows, "kept": keep})
+
+
+def floor_lines(generation: str, boots: int, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Markdown: a row a metric and size of a trial."""
+
+    def share(value: float | None) -> str:
+        return "none" if value is None else f"{100 * value:.3g} %"
+
+    yield f"{boots} boots of {generation}"
+    yield "| metric | boots an arm | sd of a boot | floor | gain kept in 80 % | slow-down rejected in 95 % |"
+    yield "|---|---|---|---|---|---|"
+    for row in rows:
+        cells = (share(row[name]) for name in ("sd", "floor", "gain", "slow_down"))
+        yield f"| {row['metric']} | {row['boots']} | {' | '.join(cells)} |"
+
+
 def _begin() -> Terminal:
     """Every verb's first line is the site."""
     terminal = Terminal()

@@ -193,6 +193,44 @@ def test_what_decides(level: float, count: int, expected: tuple[str, str, int]) 
     assert (verdict.verdict, verdict.code, verdict.detail.boots) == expected, verdict.reason
 
 
+WIDE = (0.0, 4.0, -5.0, 2.0, 3.0, -4.0)
+
+
+def test_what_is_surely_worse_within_its_margin_is_no_harm() -> None:
+    still = tuple(each / 10 for each in NOISE)
+    arms = noisy("a", 100.0, 4, still), noisy("b", 99.5, 4, still[::-1])
+    assert decide(*arms, rules()).code == "NO-GAIN"
+    guarded = [with_metric(arm, WAVE, *(boot.metrics[RATE] for boot in arm)) for arm in arms]
+    faster = [[replace(boot, metrics={**boot.metrics, RATE: boot.metrics[RATE] * scale}) for boot in arm]
+              for arm, scale in zip(guarded, (1.0, 1.05), strict=True)]  # fmt: skip
+    assert decide(*faster, rules(guards=(WAVE,))).code == "GAIN"
+
+
+def test_one_primary_without_a_gain_does_not_reject_while_another_is_open() -> None:
+    still = tuple(each / 10 for each in NOISE)
+    arms = noisy("a", 100.0, 4, still), noisy("b", 100.0, 4, still[::-1])
+    wide = [with_metric(arm, WAVE, *(10 * (1 + each / 100) for each in noise[:4]))
+            for arm, noise in zip(arms, (WIDE, WIDE[::-1]), strict=True)]  # fmt: skip
+    assert decide(*wide, rules(primaries=(RATE,), boots=4)).code == "NO-GAIN"
+    assert decide(*wide, rules(primaries=(RATE, WAVE), boots=4)).code == "OPEN"
+
+
+@pytest.mark.parametrize(("planned", "made", "code"), [(6, 4, "FUTILE"), (6, 6, "FUTILE"), (4, 4, "OPEN")])
+def test_only_a_look_before_the_last_is_futile(planned: int, made: int, code: str) -> None:
+    arms = noisy("a", 100.0, made, WIDE), noisy("b", 99.0, made, WIDE[::-1])
+    assert decide(*arms, rules(boots=planned)).code == code
+
+
+def test_the_last_look_is_open_where_nothing_is_shown() -> None:
+    first, second = (noisy(arm, 100.0, 6, WIDE) for arm in "ab")
+    # The first four boots look better, all six look worse.
+    second = [replace(boot, metrics={RATE: boot.metrics[RATE] * scale})
+              for boot, scale in zip(second, (1.01, 1.01, 1.01, 1.01, 0.96, 0.96), strict=True)]  # fmt: skip
+    verdict = decide(first, second, rules())
+    assert (verdict.code, verdict.detail and verdict.detail.boots) == ("OPEN", 6)
+    assert "the next look" not in verdict.reason
+
+
 def test_the_detail_has_three_intervals_around_the_ratio() -> None:
     verdict = decide(*both(103), rules())
     assert verdict.detail is not None
@@ -284,6 +322,18 @@ def test_a_mechanism_that_moved_without_a_gain_is_said_beside_the_reject() -> No
 def test_boots_that_agree_to_the_last_digit_decide_nothing(level: float, other: float) -> None:
     verdict = decide(boots("a", *[level] * 6), boots("b", *[other] * 6), rules())
     assert (verdict.verdict, verdict.code) == ("INCONCLUSIVE", "ZERO-VARIANCE")
+
+
+def test_a_guard_that_agrees_to_the_last_digit_holds_nothing_back_and_hides_no_harm() -> None:
+    first, second = both(105)
+    equal = [with_metric(arm, TTFT, *[0.3] * 6) for arm in (first, second)]
+    assert decide(*equal, rules(guards=(TTFT,))).verdict == "KEEP"
+    slower = with_metric(second, TTFT, *[0.33] * 6)
+    assert decide(equal[0], slower, rules(guards=(TTFT,))).code == "GUARD-OPEN"
+    still = boots("a", *[100.0] * 6), boots("b", *[100.0] * 6)
+    waves = (10.0, 10.1, 10.0, 10.2, 10.1, 10.0)
+    harmed = with_metric(still[0], WAVE, *waves), with_metric(still[1], WAVE, *(0.8 * wave for wave in waves))
+    assert decide(*harmed, rules(guards=(WAVE,))).code == "HARM"
 
 
 def test_one_constant_arm_is_compared_by_the_variance_of_the_other() -> None:
