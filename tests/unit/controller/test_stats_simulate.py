@@ -114,10 +114,12 @@ def test_the_noise_is_what_it_says(shape: str) -> None:
     assert neighbours == pytest.approx(0.6 if shape == "drift" else 0.0, abs=0.05)
 
 
-def test_the_report_ends_with_the_goals() -> None:
+def test_the_report_ends_with_the_goals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats_simulate, "CHECKED", 1)
     found = headline(NoiseModel(), 200)
     assert list(found)[-5:] == ["false_keep", "false_keep_family", "coverage", "power", "boots_mean"]
-    assert json.loads(json.dumps(found)) == json.loads(json.dumps(found))
+    assert found == headline(NoiseModel(), 200)
+    json.dumps(found)
     assert len(list(headline_lines(found))) == 2 + len(found["scenarios"]) + len(found["false_keep_by_noise"])
     assert missed_goals({**found, "false_keep": 0.026, "false_keep_family": 0.0, "coverage": 0.95}) == [
         "MISSED: false_keep 0.0260 is not within 0 and 0.025"

@@ -105,6 +105,13 @@ def test_a_sweep_walks_its_values_against_one_baseline_and_one_value_alone_is_a_
     assert [trial.record for trial in one.trials] == [WALK]
 
 
+def test_a_sweep_of_whole_trials_has_blocks_of_its_own_for_each_value(ground: Ground) -> None:
+    walk = plan_walk(ground, WALK, "b", "threads", boots=4)
+    assert len(walk.slots) == 16
+    assert all(len(slot.trials) == 1 for slot in walk.slots), "a baseline's boot stands in one trial alone"
+    assert [sum(slot.trials == (trial,) for slot in walk.slots) for trial in (0, 1)] == [8, 8]
+
+
 def test_tuning_boots_come_before_the_counted_ones_and_only_once_for_the_shared_baseline(ground: Ground) -> None:
     keep = {"DSV41_AUTOTUNE_KEEP": 1}
     tuned = replace(ground, promoted=keep, promoted_by={"record": "t1", "record_hash": "0" * 64})
