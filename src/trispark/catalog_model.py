@@ -101,6 +101,12 @@ class Acceptance(Strict):
         return self
 
 
+def _measurable(metric: str) -> str:
+    if MEASURED.fullmatch(metric) is None:
+        raise ValueError(f"{metric} is nothing that a boot measures")
+    return metric
+
+
 class NeededMeasurement(Strict):
     """What the newest valid boot of the baseline must have measured before the feature is worth a trial."""
 
@@ -111,9 +117,7 @@ class NeededMeasurement(Strict):
     @field_validator("metric")
     @classmethod
     def _measured(cls, value: str) -> str:
-        if MEASURED.fullmatch(value) is None:
-            raise ValueError(f"{value} is nothing that a boot measures")
-        return value
+        return _measurable(value)
 
 
 class MemoryCost(Strict):
@@ -122,6 +126,21 @@ class MemoryCost(Strict):
     mib_per_rank: float | int
     note: str
     source: str
+
+
+Direction = Literal["higher", "lower"]
+
+
+class Movement(Strict):
+    """A metric that moves in this direction when the feature works; a gain without it is not believed."""
+
+    metric: str
+    goes: Direction
+
+    @field_validator("metric")
+    @classmethod
+    def _measured(cls, value: str) -> str:
+        return _measurable(value)
 
 
 class FieldObservation(Strict):
@@ -165,8 +184,10 @@ class Feature(Strict):
     memory: MemoryCost | None = None
     primaries: tuple[str, ...] = ()
     guards: tuple[str, ...] = ()
+    margins: dict[str, Annotated[float, Field(gt=0, lt=0.5)]] = Field(default_factory=dict)
     acceptance: Acceptance | None = None
     mechanism: str
+    moves: tuple[Movement, ...] = ()
     retunes: bool = False
     shifts_cost_balance: bool = False
     rollback: str
@@ -200,6 +221,10 @@ class Feature(Strict):
         for metric in (*self.primaries, *self.guards):
             if METRIC.fullmatch(metric) is None:
                 raise ValueError(f"{metric} is not a metric")
+        if strange := sorted(set(self.margins) - {*self.primaries, *self.guards}):
+            raise ValueError(f"margins names {strange[0]}, which is neither a primary nor a guard")
+        if shared := sorted(set(self.primaries) & set(self.guards)):
+            raise ValueError(f"{shared[0]} is a primary and a guard")
         for name in ("stages", "members", "only_in", "requires", "excludes", "couples", "primaries", "guards"):
             values = getattr(self, name)
             if len(set(values)) != len(values):

@@ -10,6 +10,7 @@ A plan is a JSON object without time and randomness, so the same tree gives the 
     baseline, candidate     {generation, settings, withheld}; generation is None where the arm cannot be resolved,
                 candidate is None where nothing is tried; withheld are names whose values may not be shown
     difference  {NAME: [baseline, candidate]}
+    decision    the rules by which it is decided (decision_rules.DecisionRules), None where nothing is tried
     boots       [{slot, arm, counted, check, generation, why}] in their order; check: a candidate that compares results
     cells       [{cell, concurrency, workload, prompts, repetitions, max_tokens, metrics}]: what a counted boot measures
     hours       {boots, per_boot_min, total}; the boot that restores the baseline is among the boots
@@ -31,7 +32,9 @@ from typing import Any, Final, Protocol
 from trispark.allowlist import Value, format_value
 from trispark.canonical import canonical_sha256
 from trispark.catalog import Catalog, Choice, Feature, Kind, load_catalog
+from trispark.decision_rules import BOOTS_PER_ARM, LOOKS, DecisionRules, arms_of, rules_for
 from trispark.errors import TrisparkError
+from trispark.noise_floor import SiteNoise, kept_noise
 from trispark.promoted import cached, settings_of
 from trispark.resolve import Resolution, arm_problems, resolve, resolve_arms
 from trispark.site import Site, load_site
@@ -81,17 +84,18 @@ class Ground:
     promoted: Mapping[str, Value]
     promoted_by: Mapping[str, Any] | None
     image: str
+    noise: SiteNoise | None = None
 
     @classmethod
     def load(cls, root: Path, site_name: str) -> Ground:
-        """Raises TS-SITE-*, TS-CATALOG-*, TS-YAML-*, TS-BASELINE-READ."""
+        """Raises TS-SITE-*, TS-CATALOG-*, TS-YAML-*, TS-BASELINE-READ, TS-STATS-NOISEFILE."""
         site, catalog = load_site(root / "inventory" / site_name, images="optional"), load_catalog(root)
         image = site.engine_image or NOT_BUILT
         if site.engine_image is None:
             site = site.model_copy(update={"engine_image": PLACEHOLDER_IMAGE})
         promoted = cached(root, site_name)
         by = None if promoted is None else {"record": promoted.record, "record_hash": promoted.record_hash}
-        return cls(root, site, catalog, settings_of(promoted, catalog), by, image)
+        return cls(root, site, catalog, settings_of(promoted, catalog), by, image, kept_noise(root, site_name))
 
 
 def plan_budget(
@@ -132,15 +136,18 @@ def make_plan(
     value: str | None = None,
     overrides: Mapping[str, str] | None = None,
     *,
+    boots: int | None = None,
     budget: Budgeter = plan_budget,
 ) -> dict[str, Any]:
-    """The plan of a trial of `feature` in `stage` (`c` or `stage_c`).
+    """The plan of a trial of `feature` in `stage` (`c` or `stage_c`), with so many counted boots an arm (None: the
+    site's number).
 
     A sweep without `value` gives {schema_version, site, engine, stage, feature, plans: one a value}. Without a feature
     it is the plan of a stage that has no trials. Refusals of the trial are part of the plan. What leaves nothing to
-    plan raises: TS-STAGE-UNKNOWN, TS-FEATURE-MISSING, TS-FEATURE-UNKNOWN, TS-FEATURE-VALUE, and as `Ground.load` does.
+    plan raises: TS-STAGE-UNKNOWN, TS-FEATURE-MISSING, TS-FEATURE-UNKNOWN, TS-FEATURE-VALUE, TS-PLAN-BOOTS,
+    and as `Ground.load` does.
     """
-    return plan_on(Ground.load(root, site_name), stage, feature, value, overrides, budget=budget)
+    return plan_on(Ground.load(root, site_name), stage, feature, value, overrides, boots=boots, budget=budget)
 
 
 def plan_on(
@@ -150,14 +157,16 @@ def plan_on(
     value: str | None = None,
     overrides: Mapping[str, str] | None = None,
     *,
+    boots: int | None = None,
     budget: Budgeter = plan_budget,
 ) -> dict[str, Any]:
     """`make_plan` from data that is loaded already."""
     catalog = ground.catalog
+    count = require_boots(ground.site.trial_boots if boots is None else boots)
     letter = catalog.stage_letter(stage)
     if not feature:
         catalog.select(letter, None, ground.site.engine)
-        return _Maker(ground, letter, None, dict(overrides or {}), budget).plan()
+        return _Maker(ground, letter, None, dict(overrides or {}), count, budget).plan()
     if feature not in catalog.features:
         catalog.select(letter, feature, ground.site.engine)
     held = {**catalog.baseline, **ground.promoted}
@@ -165,7 +174,7 @@ def plan_on(
         choices: tuple[Choice, ...] = (catalog.choose(feature, value, held),)
     else:
         choices = catalog.choices(feature, held)
-    plans = [_Maker(ground, letter, choice, dict(overrides or {}), budget).plan() for choice in choices]
+    plans = [_Maker(ground, letter, choice, dict(overrides or {}), count, budget).plan() for choice in choices]
     if len(plans) == 1 and (value or plans[0]["value"] is None):
         return plans[0]
     head = {name: plans[0][name] for name in ("schema_version", "site", "engine", "stage", "feature")}
@@ -186,13 +195,20 @@ class _Maker:
     """Makes one plan; `refusals` are collected on the way, so that none hides another or the rest of the plan."""
 
     def __init__(
-        self, ground: Ground, letter: str, choice: Choice | None, overrides: dict[str, str], budget: Budgeter
+        self,
+        ground: Ground,
+        letter: str,
+        choice: Choice | None,
+        overrides: dict[str, str],
+        count: int,
+        budget: Budgeter,
     ) -> None:
         self.ground = ground
         self.letter = letter
         self.choice = choice
         self.entry = None if choice is None else ground.catalog.features[choice.feature]
         self.overrides = overrides
+        self.count = count
         self.budget = budget
         self.refusals: list[TrisparkError] = []
         self.remarks: list[str] = []
@@ -206,7 +222,8 @@ class _Maker:
         self._judge_exclusions(baseline.settings, None if candidate is None else candidate.settings)
         cells = self._cells()
         budget = self._judge_budget(baseline, candidate)
-        boots = self._boots(baseline, candidate)
+        decision = self._decision(baseline, candidate)
+        boots = self._boots(baseline, candidate, decision)
         plan: dict[str, Any] = {
             "schema_version": PLAN_VERSION,
             "site": site.name,
@@ -225,6 +242,7 @@ class _Maker:
             if candidate is None
             else {"generation": candidate.generation, **self._shown(candidate.settings)},
             "difference": self._difference(baseline, candidate),
+            "decision": None if decision is None else decision.as_dict(),
             "boots": boots,
             "cells": cells,
             "hours": hours(site, boots, restores=candidate is not None and bool(boots)),
@@ -328,8 +346,20 @@ class _Maker:
             self._refuse(error)
         self.remarks += notes
 
-    def _boots(self, baseline: _Arm, candidate: _Arm | None) -> list[dict[str, Any]]:
-        boots = trial_boots(self.entry, baseline.settings, None if candidate is None else candidate.settings)
+    def _decision(self, baseline: _Arm, candidate: _Arm | None) -> DecisionRules | None:
+        """The order of later blocks follows from what is compared, so that the same tree gives the same plan."""
+        if candidate is None or self.entry is None:
+            return None
+        seed = f"{self.letter} {self.entry.title} {baseline.generation} {candidate.generation}"
+        return rules_for(self.entry, self.count, seed, self.ground.noise)
+
+    def _boots(self, baseline: _Arm, candidate: _Arm | None, decision: DecisionRules | None) -> list[dict[str, Any]]:
+        boots = trial_boots(
+            self.entry,
+            baseline.settings,
+            None if candidate is None else candidate.settings,
+            ("A",) if decision is None else decision.order,
+        )
         sides = {"baseline": baseline, "candidate": candidate}
         for boot in boots:
             side = self.check if boot["check"] else sides[boot["arm"]]
@@ -472,6 +502,10 @@ class _Maker:
                 f"worth a trial only when the newest valid boot of the baseline measured {entry.needs.metric} above "
                 f"{entry.needs.above:g}: {entry.needs.reason}"
             )
+        if self.ground.noise is None:
+            notes.append("the site has no floor yet: ./trispark stats floor measures how equal boots differ")
+        if self.count < min(look for looks in LOOKS.values() for look, _ in looks):
+            notes.append(f"{self.count} boots an arm decide nothing: the trial ends INCONCLUSIVE (site_trial_boots)")
         if entry.shifts_cost_balance:
             notes.append("a promotion of it makes the verdicts of earlier sweeps stale")
         measured = {metric for cell in cells for metric in cell["metrics"]}
@@ -512,9 +546,12 @@ def judge_excluded(
 
 
 def trial_boots(
-    entry: Feature | None, baseline: Mapping[str, Value], candidate: Mapping[str, Value] | None
+    entry: Feature | None,
+    baseline: Mapping[str, Value],
+    candidate: Mapping[str, Value] | None,
+    order: Sequence[str] = ("AB",),
 ) -> list[dict[str, Any]]:
-    """The boots of a trial in their order.
+    """The boots of a trial in their order; `order`: of the counted ones, by block (decision_rules.block_order).
 
     A candidate that compares results goes first, for nothing else is worth its time before that. Boots that tune
     follow, so that the counted ones of both arms lie next to each other in time.
@@ -534,10 +571,31 @@ def trial_boots(
                 boots.append(boot(arm, "tunes kernels, which the next boot reuses"))
             elif arm == "candidate" and entry is not None and entry.retunes:
                 boots.append(boot(arm, "the change makes kernels tune anew"))
-    boots.append(boot("baseline", "measures the baseline", counted=True))
-    if candidate is not None:
-        boots.append(boot("candidate", "measures the candidate", counted=True))
+    for arm in arms_of(order):
+        if arm == "baseline" or candidate is not None:
+            boots.append(boot(arm, f"measures the {arm}", counted=True))
     return [{"slot": slot, **each} for slot, each in enumerate(boots)]
+
+
+def require_boots(count: int) -> int:
+    """Raises TS-PLAN-BOOTS for a number of counted boots an arm that no trial has."""
+    if count not in BOOTS_PER_ARM:
+        raise TrisparkError(
+            "TS-PLAN-BOOTS",
+            "a trial has no such number of boots",
+            where="boots",
+            expected=f"one of {', '.join(map(str, BOOTS_PER_ARM))}, counted boots an arm",
+            observed=str(count)[:80],
+            remedy="plan 6, or 1 to try the way out",
+        )
+    return count
+
+
+def read_boots(text: str) -> int | None:
+    """A number as `-e` gives it; None for an empty one. Raises TS-PLAN-BOOTS."""
+    if not text:
+        return None
+    return require_boots(int(text) if text.isascii() and text.isdigit() else -1)
 
 
 def hours(site: Site, boots: Sequence[Mapping[str, Any]], *, restores: bool) -> dict[str, Any]:

@@ -248,13 +248,70 @@ class Ratio(Part):
     ratio: float | None
 
 
+class RatioRange(Part):
+    """Candidate over baseline with an interval; without one where so few boots have none."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    covers: float | None
+
+
+class JudgedMetric(Part):
+    """A metric at the look that decided, with the values of the boots (verdict_detail.MetricDetail)."""
+
+    metric: str
+    role: Literal["primary", "guard"]
+    better: Literal["higher", "lower"]
+    state: Literal["better", "harm", "harm suspected", "not worse", "no variance", "open"]
+    baseline: list[float]
+    candidate: list[float]
+    welch: RatioRange
+    paired: RatioRange
+    hodges_lehmann: RatioRange
+    p: float | None
+    margin: float
+    least: float | None
+    outliers: list[float]
+
+
+class JudgedMechanism(Part):
+    """Whether a metric moved as the feature declares; None: it was not measured in every boot."""
+
+    metric: str
+    goes: Literal["higher", "lower"]
+    moved: bool | None
+    baseline: float | None
+    candidate: float | None
+    p: float | None
+
+
+class TrialDetail(Part):
+    """The look that decided: boots an arm, its one-sided level, whether it ended the trial, every watched metric, the
+    mechanism."""
+
+    boots: Annotated[int, Field(ge=2)]
+    ends: bool
+    level: float
+    metrics: list[JudgedMetric]
+    mechanism: list[JudgedMechanism]
+
+
 class TrialOutcome(Part):
-    """The verdict, and which generation serves afterwards."""
+    """The verdict, and which generation serves afterwards.
+
+    `code` names the reason and `rules` are those of the plan; both are empty in records of older versions. `unchecked`:
+    rules of validity that nothing probed.
+    """
 
     verdict: Literal["KEEP", "REJECT", "INCONCLUSIVE"]
     reason: str
     differences: dict[str, Ratio]
     restored: Generation | None
+    code: str = ""
+    unchecked: list[str] = Field(default_factory=list)
+    detail: TrialDetail | None = None
+    rules: dict[str, Any] | None = None
 
 
 class TrialRecord(Part):

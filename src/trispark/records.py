@@ -125,6 +125,7 @@ def build_trial_record(
     boots: Sequence[Mapping[str, Any]],
     verdict: Verdict,
     restored: str | None,
+    rules: Mapping[str, Any] | None = None,
     timings: Mapping[str, Any],
     previous: Head | None,
 ) -> dict[str, Any]:
@@ -140,7 +141,7 @@ def build_trial_record(
         "resolved": {"baseline": baseline.id, "candidate": candidate.id, "changed": changed},
         "boots": [dict(boot) for boot in boots],
         "timings": dict(timings),
-        "outcome": {**verdict.as_dict(), "restored": restored},
+        "outcome": {**verdict.as_dict(), "restored": restored, "rules": None if rules is None else dict(rules)},
     }
     from trispark.record_model import TrialRecord
 

@@ -137,6 +137,7 @@ def _trial(entry: RecordedTrial) -> Report:
     lines = [f"{label}: {outcome['verdict']}: {outcome['reason']}"]
     if outcome["verdict"] == INCONCLUSIVE:
         lines[0] += f"; do: {_undecided(record, boots, failed)}"
+    lines += _judged(outcome)
     for name, ratio in outcome["differences"].items():
         shown = f"{ratio['ratio']:.3f}" if ratio["ratio"] is not None else "no ratio"
         lines.append(f"{name}: baseline {ratio['baseline']:.4g}, candidate {ratio['candidate']:.4g}, ratio {shown}")
@@ -147,15 +148,39 @@ def _trial(entry: RecordedTrial) -> Report:
         "feature": feature,
         "value": value,
         "verdict": outcome["verdict"],
+        "code": outcome.get("code", ""),
         "reason": outcome["reason"],
         "differences": outcome["differences"],
         "restored": restored,
         "record": entry.path,
     }
     failure = _failed_boot(failed[0]) if failed else ""
-    if str(outcome["reason"]).startswith("TS-TRIAL-"):
+    if str(outcome["reason"]).startswith(("TS-TRIAL-", "TS-VERDICT-")):
         failure = str(outcome["reason"])  # the boots cannot be compared
     return Report(lines, published, failure)
+
+
+def _judged(outcome: Record) -> list[str]:
+    """What the look that decided says of each metric and of the mechanism, and what nothing checked."""
+    lines = []
+    detail = outcome.get("detail")
+    for each in detail["metrics"] if detail else ():
+        shown = [f"{name} {_range(each[name])}" for name in ("welch", "paired", "hodges_lehmann")]
+        lines.append(f"{each['metric']} ({each['role']}): {each['state']}: {'; '.join(shown)}")
+    for each in detail["mechanism"] if detail else ():
+        state = {True: "moved as declared", False: "did not move as declared", None: "was not measured"}[each["moved"]]
+        lines.append(f"mechanism {each['metric']}: {state}")
+    if outcome.get("unchecked"):
+        lines.append(f"not checked: {', '.join(outcome['unchecked'])}")
+    return lines
+
+
+def _range(found: Record) -> str:
+    middle = f"{100 * (found['ratio'] - 1):+.2f} %"
+    if found["low"] is None:
+        return f"{middle}, no interval"
+    low, high = (100 * (found[end] - 1) for end in ("low", "high"))
+    return f"{middle} [{low:+.2f}, {high:+.2f}] at {100 * found['covers']:.1f} %"
 
 
 def _memory(boots: Sequence[Record]) -> list[str]:
@@ -195,7 +220,10 @@ def _undecided(record: Record, boots: Sequence[Record], failed: Sequence[Record]
         return f"read the kept logs of {failed[0]['boot_id']}, then try again: {again}"
     ids = [str(boot["boot_id"]) for boot in boots[:2]]
     look = f"; ./trispark records diff {' '.join(ids)} --site {site} shows what both ran" if len(ids) == 2 else ""
-    return f"keep the baseline; two boots never decide, and this version plans no more of them{look}"
+    if len(boots) <= 2:
+        more = "./trispark plan with -e boots=6 shows a trial that can decide, site_trial_boots sets how many are made"
+        return f"keep the baseline; two boots never decide; {more}{look}"
+    return f"keep the baseline; try again with what the reason names: {again}{look}"
 
 
 def rollback(record: Record, path: str) -> Report:

@@ -226,6 +226,8 @@ class Site(BaseModel):
     """Name in experiments/memory.yml of what the nodes' memory is judged by; None judges no budget."""
     boot_minutes: Annotated[float, Field(gt=0, le=1440)] | None = None
     """How long a boot with its measurement takes here, in minutes; for planning alone."""
+    trial_boots: Literal[1, 2, 4, 6] = 6
+    """Counted boots an arm of a trial; one and two are for trying out, they decide nothing."""
     unattended_window: SiteWindow | None = None
     """When a campaign may take the site out of service, and by when it serves again."""
     extra_container_env: dict[str, int | float | str | bool] = Field(default_factory=dict)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trispark.errors import TrisparkError
-from trispark.plan import Ground
+from trispark.plan import Ground, read_boots
 from trispark.records import RecordCache
 from trispark.site import Site, load_site
 from trispark.site_time import read_time
@@ -35,8 +35,8 @@ class TrialAsked:
     """What a person, or a campaign, asked for; texts as they were given, empty for what was not.
 
     `resume`: id of a trial that was begun; `trial`: of a new one, or of one that may have been begun; `agreed`: ids of
-    plans; `misplaced`: names of variables that look like catalog keys; `seen_site`: the site's variables as the
-    playbook sees them.
+    plans; `boots`: counted boots an arm; `misplaced`: names of variables that look like catalog keys; `seen_site`: the
+    site's variables as the playbook sees them.
     """
 
     root: Path
@@ -49,6 +49,7 @@ class TrialAsked:
     agreed: str = ""
     deadline: str = ""
     drain: str = ""
+    boots: str = ""
     misplaced: Sequence[str] = ()
     seen_site: Mapping[str, Any] | None = None
 
@@ -82,7 +83,9 @@ def begin_trial(asked: TrialAsked, now: datetime, new_id: str) -> TrialBegin:
     walk = asked.resume or (asked.trial if was_begun(asked.root, asked.site, asked.trial) else "")
     records = RecordCache(asked.root / ".trispark" / asked.site / "records").list()
     if not walk:
-        ground, plan = _planned(asked, asked.trial or new_id, asked.feature, asked.value, asked.agreed)
+        ground, plan = _planned(
+            asked, asked.trial or new_id, asked.feature, asked.value, asked.agreed, read_boots(asked.boots)
+        )
         require_need(ground.catalog, plan, records)
         return TrialBegin(
             walk=plan.walk,
@@ -100,7 +103,7 @@ def begin_trial(asked: TrialAsked, now: datetime, new_id: str) -> TrialBegin:
     history = Journal(walks_directory(asked.root, asked.site) / walk).read()
     refused = ""
     try:
-        ground, plan = _planned(asked, walk, kept.feature, kept.value or "", "")
+        ground, plan = _planned(asked, walk, kept.feature, kept.value or "", "", kept.boots)
         require_same_walk(kept, plan)
         site, lines = ground.site, _lines(ground, plan, records)
     except TrisparkError as error:
@@ -124,11 +127,13 @@ def begin_trial(asked: TrialAsked, now: datetime, new_id: str) -> TrialBegin:
     )
 
 
-def _planned(asked: TrialAsked, walk: str, feature: str, value: str, agreed: str) -> tuple[Ground, WalkPlan]:
+def _planned(
+    asked: TrialAsked, walk: str, feature: str, value: str, agreed: str, boots: int | None
+) -> tuple[Ground, WalkPlan]:
     ground = Ground.load(asked.root, asked.site)
     ground.catalog.refuse_misplaced(dict.fromkeys(asked.misplaced, "-e or a variable of the inventory"))
     ground.site.refuse_other_values(asked.seen_site or {})
-    return ground, plan_walk(ground, walk, asked.stage, feature, value, agreed)
+    return ground, plan_walk(ground, walk, asked.stage, feature, value, agreed, boots)
 
 
 def _lines(ground: Ground, plan: WalkPlan, records: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -10,14 +10,14 @@ from typing import Any
 
 from trispark import __version__
 from trispark.allowlist import Allowlist
-from trispark.benchstats import summarize
 from trispark.canonical import canonical_sha256
 from trispark.drift import declared_names, require_no_drift
 from trispark.errors import TrisparkError
 from trispark.project import project_state
 from trispark.records import RecordCache, build_trial_record, record_hash
 from trispark.resolve import Resolution, compare, restore
-from trispark.verdict import INCONCLUSIVE, BootMetrics, Verdict, decide
+from trispark.trial_metrics import decided_at, verdict_of
+from trispark.verdict import INCONCLUSIVE, REJECT, Verdict
 from trispark.walk_journal import History
 from trispark.walk_plan import TrialOfWalk, WalkPlan
 
@@ -54,7 +54,8 @@ def trials_to_record(walk: WalkPlan, history: History, records: Sequence[Record]
     }
     result: list[TrialBoots] = []
     for index, trial in enumerate(walk.trials):
-        own = [slot for slot in walk.slots if index in slot.trials]
+        end = decided_at(walk, index, found)
+        own = [slot for slot in walk.slots if index in slot.trials and (end is None or slot.slot < end)]
         begun = [slot for slot in own if slot.slot in found or history.attempts(slot.slot)]
         if not begun or not (len(walk.trials) == 1 or any(slot.arm == "candidate" for slot in begun)):
             continue
@@ -100,12 +101,7 @@ def record_trial(
     arms += [("candidate", candidate, record) for record in boots.candidate]
     arms.sort(key=lambda entry: int(entry[2]["seq"]))
     difference = compare(baseline, candidate)
-    verdict = decide([_metrics(record) for record in boots.baseline], [_metrics(record) for record in boots.candidate])
-    problem = incomparable(arms, declared_names(difference))
-    if problem is not None:
-        verdict = Verdict(INCONCLUSIVE, problem, {})
-    elif boots.ended is not None:
-        verdict = replace(verdict, verdict=INCONCLUSIVE, reason=boots.ended)
+    verdict = _verdict(boots, incomparable(arms, declared_names(difference)))
     ended = now.astimezone(UTC)
     started = datetime.fromisoformat(began)
     return build_trial_record(
@@ -136,6 +132,7 @@ def record_trial(
             for arm, _, record in arms
         ],
         verdict=verdict,
+        rules=trial.rules,
         restored=_restored(walk, cache, restored_boot),
         timings={
             "started_at": began,
@@ -144,6 +141,20 @@ def record_trial(
         },
         previous=previous,
     )
+
+
+def _verdict(boots: TrialBoots, problem: str | None) -> Verdict:
+    """`problem`: why the boots cannot be compared. A trial that has not all of its boots decides nothing, except that a
+    candidate which fails its gates beside a sound baseline is rejected."""
+    if problem is not None:
+        return Verdict(INCONCLUSIVE, problem, {}, "INCOMPARABLE")
+    try:
+        verdict = verdict_of(boots.trial, boots.baseline, boots.candidate)
+    except TrisparkError as error:
+        return Verdict(INCONCLUSIVE, str(error), {}, "INCOMPARABLE")
+    if boots.ended is None or (verdict.verdict, verdict.code) == (REJECT, "UNSAFE"):
+        return verdict
+    return replace(verdict, verdict=INCONCLUSIVE, reason=boots.ended, code="ENDED")
 
 
 def incomparable(arms: Sequence[tuple[str, Resolution, Record]], declared: Collection[str]) -> str | None:
@@ -194,12 +205,3 @@ def _require_same_input(records: Sequence[Mapping[str, Any]]) -> None:
             observed=f"{len(inputs)} different inputs",
             remedy="do not edit prompts or the site during a trial; run it again",
         )
-
-
-def _metrics(record: Mapping[str, Any]) -> BootMetrics:
-    bench = record.get("bench")
-    return BootMetrics(
-        boot_id=str(record["boot_id"]),
-        valid=_valid(record),
-        metrics=summarize(bench).metrics() if bench and _valid(record) else {},
-    )

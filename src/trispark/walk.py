@@ -17,7 +17,7 @@ from trispark.boot_plan import is_serving
 from trispark.errors import TrisparkError
 from trispark.walk_journal import Entry, History, Identities, Journal
 from trispark.walk_plan import Slot, WalkPlan
-from trispark.walk_slots import MAX_ATTEMPTS, MAX_FAILED_STARTS, Record, is_pointless, record_of
+from trispark.walk_slots import MAX_ATTEMPTS, MAX_FAILED_STARTS, Record, record_of, why_pointless
 from trispark.walk_time import BootTimes, fits
 
 RETURN_POLL_S: Final = 10.0
@@ -137,8 +137,8 @@ class Walker:
             record = self._record(slot.slot)
             if record is not None:
                 reason = self._take(slot, record, known=True)
-            elif is_pointless(self.plan, slot, self.records()):
-                self._line(slot, "left out: an earlier boot of this candidate is not valid")
+            elif (pointless := why_pointless(self.plan, slot, self.records())) is not None:
+                self._line(slot, f"left out: {pointless}")
                 continue
             else:
                 reason = self._boot(slot)

@@ -53,11 +53,14 @@ class TrialOfWalk:
     base: tuple[str, ...]
     baseline: str
     candidate: str
+    rules: Mapping[str, Any] | None = None
+    """How it is decided (decision_rules.DecisionRules), as its plan has it."""
 
 
 @dataclass(frozen=True)
 class WalkPlan:
-    """All boots of one stage and feature. `site_baseline`: what serves before and after; `resolved`: by generation."""
+    """All boots of one stage and feature. `site_baseline`: what serves before and after; `resolved`: by generation;
+    `boots`: counted boots an arm that were asked for, None for as many as the site says."""
 
     walk: str
     site: str
@@ -69,6 +72,7 @@ class WalkPlan:
     slots: tuple[Slot, ...]
     trials: tuple[TrialOfWalk, ...]
     resolved: Mapping[str, Mapping[str, Any]]
+    boots: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return json.loads(json.dumps({"schema_version": WALK_VERSION, **asdict(self)}))  # type: ignore[no-any-return]
@@ -109,9 +113,15 @@ class WalkPlan:
 
 
 def plan_walk(
-    ground: Ground, walk: str, stage: str, feature: str | None, value: str | None = None, agreed: str = ""
+    ground: Ground,
+    walk: str,
+    stage: str,
+    feature: str | None,
+    value: str | None = None,
+    agreed: str = "",
+    boots: int | None = None,
 ) -> WalkPlan:
-    """The walk of a feature (all values of a sweep without `value`) in a stage.
+    """The walk of a feature (all values of a sweep without `value`) in a stage, with so many counted boots an arm.
 
     `agreed`: ids of the plans that it must have, with commas between them; empty for any. Raises TS-PLAN-CHANGED for
     others, the first refusal of a plan as the error that it is, and what `plan_on` raises.
@@ -128,7 +138,7 @@ def plan_walk(
             remedy=f"playbooks/stage_{catalog.stage_letter(stage)}.yml without a feature",
         )
     catalog.require_available(selected, site.engine)
-    plans = plans_of(plan_on(ground, stage, selected, value or None))
+    plans = plans_of(plan_on(ground, stage, selected, value or None, boots=boots))
     for plan in plans:
         for refusal in plan["refusals"]:
             raise TrisparkError(**refusal)
@@ -154,6 +164,7 @@ def plan_walk(
                 base=arms.base,
                 baseline=arms.baseline.id,
                 candidate=arms.candidate.id,
+                rules=plan["decision"],
             )
         )
     promoted = None if ground.promoted_by is None else str(ground.promoted_by["record"])
@@ -168,6 +179,7 @@ def plan_walk(
         slots=tuple(_slots(plans, trials)),
         trials=tuple(trials),
         resolved=resolved,
+        boots=boots,
     )
 
 

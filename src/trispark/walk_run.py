@@ -13,7 +13,7 @@ from trispark.catalog import Catalog
 from trispark.errors import TrisparkError
 from trispark.host.locks import alone
 from trispark.host.state import private_directory, state_directory
-from trispark.plan import Ground
+from trispark.plan import Ground, read_boots
 from trispark.preflight import refuse_damage, require_nodes
 from trispark.promoted import on_nodes, write_cache
 from trispark.record_chain import heads_of, leading_head
@@ -41,7 +41,7 @@ LOCK_FILE: Final = "walk.lock"
 class Walk:
     """What `trispark_walk` was asked for. `statuses`: answers of the nodes; `agreed`: ids of plans; `refused`: why a
     trial that was begun cannot be planned any more, empty when it can; `arguments`: for the child runs; with `check`
-    nothing is started."""
+    nothing is started; `boots`: counted boots an arm, empty for as many as the site says."""
 
     root: Path
     site: str
@@ -55,6 +55,7 @@ class Walk:
     deadline: datetime | None
     arguments: Sequence[str]
     check: bool
+    boots: str = ""
 
 
 def run_walk(asked: Walk, say: Callable[[str], None], clock: Clock | None = None) -> WalkEnd:
@@ -96,7 +97,7 @@ def _plan(asked: Walk, journal: Journal, cache: RecordCache) -> tuple[WalkPlan, 
     Raises why it cannot be planned where nothing is to be brought back.
     """
     if not was_begun(asked.root, asked.site, asked.walk):
-        ground, plan = _planned(asked, asked.agreed)
+        ground, plan = _planned(asked, asked.agreed, read_boots(asked.boots))
         require_need(ground.catalog, plan, cache.list())
         if not asked.check:
             keep_walk(journal.path.parent, plan)
@@ -106,7 +107,7 @@ def _plan(asked: Walk, journal: Journal, cache: RecordCache) -> tuple[WalkPlan, 
     if asked.refused and history.unfinished:
         return kept, asked.refused
     try:
-        require_same_walk(kept, _planned(asked, "")[1])
+        require_same_walk(kept, _planned(asked, "", kept.boots)[1])
     except TrisparkError as error:
         if not history.unfinished:
             raise
@@ -114,9 +115,9 @@ def _plan(asked: Walk, journal: Journal, cache: RecordCache) -> tuple[WalkPlan, 
     return kept, ""
 
 
-def _planned(asked: Walk, agreed: str) -> tuple[Ground, WalkPlan]:
+def _planned(asked: Walk, agreed: str, boots: int | None) -> tuple[Ground, WalkPlan]:
     ground = Ground.load(asked.root, asked.site)
-    return ground, plan_walk(ground, asked.walk, asked.stage, asked.feature, asked.value or None, agreed)
+    return ground, plan_walk(ground, asked.walk, asked.stage, asked.feature, asked.value or None, agreed, boots)
 
 
 def require_need(catalog: Catalog, plan: WalkPlan, records: Sequence[Mapping[str, Any]]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from trispark.trial_metrics import is_decided
 from trispark.walk_journal import History
 from trispark.walk_plan import Slot, WalkPlan
 from trispark.walk_time import BootTimes, fits
@@ -27,15 +28,22 @@ def record_of(plan: WalkPlan, slot: int, records: Sequence[Record]) -> Record | 
     return found[-1] if found else None
 
 
-def is_pointless(plan: WalkPlan, slot: Slot, records: Sequence[Record]) -> bool:
-    """Whether every trial that the boot is for had a candidate that was not valid: it cannot end with KEEP."""
+def why_pointless(plan: WalkPlan, slot: Slot, records: Sequence[Record]) -> str | None:
+    """Why a boot need not be made; None when it has to be.
+
+    Every trial that it is for had a candidate that was not valid, so that it cannot end with KEEP, or was decided by
+    the boots before it.
+    """
 
     def lost(trial: int) -> bool:
         earlier = [each for each in plan.slots if each.slot < slot.slot and trial in each.trials]
         found = [record_of(plan, each.slot, records) for each in earlier if each.arm == "candidate"]
         return any(record is not None and record["outcome"]["state"] != "valid" for record in found)
 
-    return all(lost(trial) for trial in slot.trials)
+    if all(lost(trial) for trial in slot.trials):
+        return "an earlier boot of this candidate is not valid"
+    found = {each.slot: record for each in plan.slots if (record := record_of(plan, each.slot, records)) is not None}
+    return "the boots before it have decided the trial" if is_decided(plan, slot, found) else None
 
 
 def goes_on(
@@ -57,6 +65,6 @@ def goes_on(
         if record is not None:
             if slot.arm == "baseline" and record["outcome"]["state"] != "valid":
                 return False
-        elif not is_pointless(plan, slot, records):
+        elif why_pointless(plan, slot, records) is None:
             return history.attempts(slot.slot) < MAX_ATTEMPTS and fits(now, deadline, times, measured=slot.counted)
     return False

@@ -38,6 +38,7 @@ from trispark.cli.records import (
     summary,
 )
 from trispark.cli.sites import LAB, choose_site, known_sites, require_known
+from trispark.cli.stats import stats_app
 from trispark.cli.status_view import status_lines, with_problems, without_answer
 from trispark.cli.terminal import Terminal
 from trispark.cli.validate import find_problems, validate_line
@@ -66,6 +67,7 @@ site_app = typer.Typer(help="Sites: the directories of inventory/, offline.", no
 app.add_typer(lab_app, name="lab")
 app.add_typer(records_app, name="records")
 app.add_typer(site_app, name="site")
+app.add_typer(stats_app, name="stats")
 
 SiteOption = Annotated[
     str | None, typer.Option("--site", envvar="TRISPARK_SITE", help="A directory of inventory/; the lab by default.")

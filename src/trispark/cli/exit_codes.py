@@ -35,6 +35,8 @@ _USAGE_IDS: Final = frozenset(
         "TS-RECORD-UNKNOWN",
         "TS-SITE-NAME",
         "TS-SITE-UNKNOWN",
+        "TS-STATS-NOISE",
+        "TS-STATS-TWINS",
     }
 )
 _REFUSED_IDS: Final = frozenset(
@@ -56,6 +58,9 @@ _REFUSED_IDS: Final = frozenset(
         "TS-SITE-AMBIGUOUS",
         "TS-SITE-EXISTS",
         "TS-SITE-UNCONFIGURED",
+        "TS-STATS-FLOOR",
+        "TS-STATS-NOISEFILE",
+        "TS-STATS-SUMMARY",
     }
 )
 _REFUSED_AREAS: Final = frozenset(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trispark.plan import Ground
 
 EVERY = "every boot"
-NAMES = ("feature", "value")
+NAMES = ("feature", "value", "boots")
 """What ``-e`` may give to a plan, as to a stage playbook."""
 
 
@@ -36,8 +36,11 @@ def parse_sets(pairs: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def plan_arguments(ground: Ground, extra: Iterable[str]) -> tuple[str | None, str | None]:
-    """(feature, value) of ``-e``. Raises TS-CLI-EXTRA, and TS-PLAN-PLACE for a key of the catalog (for ``--set``)."""
+def plan_arguments(ground: Ground, extra: Iterable[str]) -> tuple[str | None, str | None, int | None]:
+    """(feature, value, boots) of ``-e``. Raises TS-CLI-EXTRA, TS-PLAN-BOOTS, and TS-PLAN-PLACE for a key of the catalog
+    (for ``--set``)."""
+    from trispark.plan import read_boots
+
     given = parse_extra(extra)
     ground.catalog.refuse_misplaced({name: "-e; a what-if is given by --set" for name in given if name not in NAMES})
     for name in given:
@@ -50,7 +53,7 @@ def plan_arguments(ground: Ground, extra: Iterable[str]) -> tuple[str | None, st
                 observed=name,
                 remedy=f"leave out -e {name}; a what-if is given by --set",
             )
-    return given.get("feature") or None, given.get("value") or None
+    return given.get("feature") or None, given.get("value") or None, read_boots(given.get("boots", ""))
 
 
 def run_plan(repo: Path, site: str, stage: str, extra: Iterable[str], sets: Iterable[str]) -> dict[str, Any]:
@@ -60,8 +63,8 @@ def run_plan(repo: Path, site: str, stage: str, extra: Iterable[str], sets: Iter
     overrides = parse_sets(sets)
     parse_extra(extra)
     ground = Ground.load(repo, site)
-    feature, value = plan_arguments(ground, extra)
-    plan = plan_on(ground, stage, feature, value, overrides)
+    feature, value, boots = plan_arguments(ground, extra)
+    plan = plan_on(ground, stage, feature, value, overrides, boots=boots)
     for each in plans_of(plan):
         try:
             keep_plan(repo, each)
@@ -90,6 +93,7 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     for number, boot in enumerate(plan["boots"]):
         counted = "counted" if boot["counted"] else "not counted, compares results" if boot["check"] else "not counted"
         yield f"  {'boots' if number == 0 else '':<10}  {boot['slot']} {boot['arm']}, {counted}: {boot['why']}"
+    yield from _decision(plan["decision"])
     yield f"  cells       {', '.join(_cell(cell) for cell in plan['cells'])}"
     hours = plan["hours"]
     restored = ", the restored baseline among them" if hours["boots"] > len(plan["boots"]) else ""
@@ -97,6 +101,26 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     yield from _evidence(plan["evidence"])
     yield from _budget(plan["budget"])
     yield from (f"  note        {note}" for note in plan["notes"])
+
+
+def _decision(decision: Mapping[str, Any] | None) -> Iterator[str]:
+    """The rules of the verdict, in a few lines; docs/statistics.md explains them."""
+    if decision is None:
+        return
+    looks = [f"{look['boots']}+{look['boots']} boots at {100 * look['level']:g} %" for look in decision["looks"]]
+    yield f"  decision    {', then '.join(looks) or 'none, too few boots'}; order {' '.join(decision['order'])}"
+    for role in ("primaries", "guards"):
+        if decision[role]:
+            yield f"  decision    {role} {', '.join(_watched(each) for each in decision[role])}"
+    for each in decision["mechanism"]:
+        yield f"  decision    {each['metric']} must go {each['goes']}"
+
+
+def _watched(each: Mapping[str, Any]) -> str:
+    least = (
+        f"at least {100 * max(each['minimum_effect'], each['floor'] or 0):.3g} % better, " if "floor" in each else ""
+    )
+    return f"{each['metric']} ({least}not {100 * each['margin']:g} % worse)"
 
 
 def refusal_line(refusal: Mapping[str, str]) -> str:

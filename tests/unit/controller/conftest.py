@@ -69,6 +69,7 @@ site_decode_log_interval: 40
 site_start_deadline_s: 60
 site_stop_deadline_s: 15
 site_watch_interval_s: 0.5
+site_trial_boots: 1
 site_bench: {repetitions: 5, max_tokens: 64, warmup_tokens: 16, concurrency: [1, 4], workloads: [prose, code]}
 """
 IMAGES = f"""\

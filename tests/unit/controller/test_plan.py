@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from trispark.allowlist import Value
 from trispark.catalog import Catalog, Kind, Sweep, load_catalog
 from trispark.errors import TrisparkError
+from trispark.noise_floor import SiteNoise
 from trispark.plan import (
     HIDDEN,
     KEPT_PLANS,
@@ -30,6 +31,7 @@ from trispark.plan import (
     plan_id,
     plan_on,
     plans_of,
+    read_boots,
     require_same_plan,
     trial_boots,
 )
@@ -45,7 +47,7 @@ def ground() -> Ground:
     """The lab of this tree, as before `lab up`."""
     loaded = Ground.load(REPOSITORY, "lab")
     site = loaded.site.model_copy(update={"engine_image": PLACEHOLDER_IMAGE, "bench_image": None})
-    return replace(loaded, site=site, image=NOT_BUILT, promoted={}, promoted_by=None)
+    return replace(loaded, site=site, image=NOT_BUILT, promoted={}, promoted_by=None, noise=None)
 
 
 def ids(plan: Mapping[str, Any]) -> list[str]:
@@ -302,6 +304,72 @@ def test_boots_that_tune_go_first_and_are_not_counted(
     entry = ground.catalog.features["wo_a"].model_copy(update={"retunes": retunes})
     arms = [{"DSV41_AUTOTUNE_KEEP": value} for value in keep]
     assert boot_list(trial_boots(entry, arms[0], arms[1])) == expected
+
+
+def test_blocks_are_counted_boots_in_their_order() -> None:
+    entry = CATALOG.features["block_size"]
+    boots = trial_boots(entry, {}, {}, ("ABBA", "BAAB"))
+    counted = [boot["arm"] for boot in boots if boot["counted"]]
+    assert "".join("A" if arm == "baseline" else "B" for arm in counted) == "ABBABAAB"
+    assert [boot["slot"] for boot in boots] == list(range(len(boots)))
+
+
+def test_the_rules_of_the_verdict_are_part_of_the_plan_and_of_its_id(ground: Ground) -> None:
+    plan = plan_on(ground, "c", "engram_prefetch", boots=6)
+    rules = plan["decision"]
+    assert rules["looks"] == [{"boots": 4, "level": 0.007}, {"boots": 6, "level": 0.018}]
+    assert rules["futility"] == {"boots": 4, "estimate_at_most": 0.0}
+    assert [each["metric"] for each in rules["primaries"]] == list(CATALOG.features["engram_prefetch"].primaries)
+    assert {each["minimum_effect"] for each in rules["primaries"]} == {0.01}
+    assert [each["margin"] for each in rules["guards"]] == [0.05, 0.05]
+    assert rules["mechanism"] == [{"metric": "c1-prose.engram_wait_us_per_lookup", "goes": "lower"}]
+    counted = [boot["arm"] for boot in plan["boots"] if boot["counted"]]
+    assert "".join("A" if arm == "baseline" else "B" for arm in counted) == "".join(rules["order"])
+    assert counted[0] == "baseline"
+    assert plan["hours"]["boots"] == len(plan["boots"]) + 1
+    entry = CATALOG.features["engram_prefetch"].model_copy(update={"margins": {"c1-prose.ttft_s": 0.08}})
+    features = {**ground.catalog.features, "engram_prefetch": entry}
+    wider = plan_on(
+        replace(ground, catalog=replace(ground.catalog, features=features)), "c", "engram_prefetch", boots=6
+    )
+    assert plan_changes(plan, wider) == ["decision.guards"]
+    assert wider["id"] != plan["id"]
+    assert plan_on(ground, "c", "engram_prefetch", boots=6) == plan
+
+
+def test_the_floor_of_the_site_is_part_of_the_plan(ground: Ground) -> None:
+    metrics = {"c4.agg_tps": {"sd": 0.02, "floors": {"4": 0.04, "6": 0.03}, "no_harm": {"4": 0.05, "6": 0.04}}}
+    noise = SiteNoise.model_validate_json(
+        json.dumps({"site": "lab", "generation": "g", "boots": list("abcd"), "records": "0", "metrics": metrics})
+    )
+    plan, without = (plan_on(each, "c", "wo_a", boots=6) for each in (replace(ground, noise=noise), ground))
+    floors = {each["metric"]: each["floor"] for each in plan["decision"]["primaries"]}
+    assert floors == {"c1-prose.decode_tps": None, "c1-code.decode_tps": None, "c4.agg_tps": 0.03}
+    assert plan["id"] != without["id"]
+    assert [note for note in without["notes"] if "no floor yet" in note]
+    assert not [note for note in plan["notes"] if "no floor yet" in note]
+
+
+@pytest.mark.parametrize(
+    ("site_boots", "asked", "expected"), [(1, None, 2), (1, 6, 12), (6, None, 12), (6, 2, 4), (4, None, 8)]
+)
+def test_boots_an_arm_are_the_sites_unless_asked_for(
+    ground: Ground, site_boots: int, asked: int | None, expected: int
+) -> None:
+    site = ground.site.model_copy(update={"trial_boots": site_boots})
+    plan = plan_on(replace(ground, site=site), "b", "block_size", "4", boots=asked)
+    assert sum(boot["counted"] for boot in plan["boots"]) == expected
+    short = [note for note in plan["notes"] if "decide nothing" in note]
+    assert bool(short) is (expected < 8)
+
+
+@pytest.mark.parametrize("text", ["3", "0", "-1", "six", "٦", "100", "6.0"])
+def test_a_number_of_boots_that_no_trial_has_is_refused(text: str) -> None:
+    with pytest.raises(TrisparkError) as caught:
+        read_boots(text)
+    assert caught.value.id == "TS-PLAN-BOOTS"
+    assert read_boots("") is None
+    assert read_boots("4") == 4
 
 
 def test_each_boot_names_its_generation(ground: Ground) -> None:

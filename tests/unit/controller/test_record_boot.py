@@ -15,7 +15,7 @@ from trispark.gates import GateResult
 from trispark.project import ProjectState
 from trispark.reporting import stage_a
 from trispark.resolve import Resolution
-from trispark.trial_outcome import _metrics
+from trispark.trial_metrics import boot_metrics
 
 INPUT: dict[str, Any] = {
     "repetitions": 1,
@@ -106,4 +106,4 @@ def test_a_measurement_that_cannot_be_read_makes_an_invalid_boot_not_a_lost_reco
     assert (record["bench"] is not None) == kept
     assert not kept or record["bench"]["summary"] == {}
     assert stage_a(record, "x").published["stage_a"]["c1_tok_s"] is None
-    assert _metrics(record).metrics == {}
+    assert boot_metrics(record).metrics == {}

@@ -54,3 +54,30 @@ def test_a_record_is_named_below_the_project_also_where_its_state_lies_on_anothe
     path = record_path(cache, record, root)
     assert path.startswith(".trispark/lab/records/000001-")
     assert (root / path).is_file()
+
+
+def test_a_decided_trial_shows_intervals_mechanism_and_what_was_not_checked() -> None:
+    interval = {"ratio": 1.031, "low": 1.018, "high": 1.044, "covers": 0.95}
+    none = {"ratio": 1.03, "low": None, "high": None, "covers": None}
+    metric = {"metric": "c4.agg_tps", "role": "primary", "state": "better", "welch": interval, "paired": interval}
+    mechanism = [{"metric": "c1-prose.engram_wait_us_per_lookup", "moved": moved} for moved in (True, False, None)]
+    detail = {"metrics": [{**metric, "hodges_lehmann": none}], "mechanism": mechanism}
+    outcome = {**OUTCOME, "code": "GAIN", "detail": detail, "unchecked": ["clocks", "power"]}
+    record = {"site": "lab", "requested": REQUESTED, "outcome": outcome}
+    report = trials("t1", [RecordedTrial(record, "path", [], [])], "", restored=True)
+    interval_shown = "+3.10 % [+1.80, +4.40] at 95.0 %"
+    assert report.lines[1:6] == [
+        f"c4.agg_tps (primary): better: welch {interval_shown}; paired {interval_shown}; "
+        "hodges_lehmann +3.00 %, no interval",
+        "mechanism c1-prose.engram_wait_us_per_lookup: moved as declared",
+        "mechanism c1-prose.engram_wait_us_per_lookup: did not move as declared",
+        "mechanism c1-prose.engram_wait_us_per_lookup: was not measured",
+        "not checked: clocks, power",
+    ]
+    assert report.published["trial"]["code"] == "GAIN"
+
+
+def test_arms_that_cannot_be_compared_are_a_failure_of_the_playbook() -> None:
+    reason = "TS-VERDICT-CORPUS: boots that were measured with different prompts cannot be compared; where: a, b"
+    record = {"site": "lab", "requested": REQUESTED, "outcome": {**OUTCOME, "reason": reason}}
+    assert trials("t1", [RecordedTrial(record, "path", [], [])], "", restored=True).failure_line == reason

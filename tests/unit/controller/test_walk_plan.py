@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from trispark.benchstats import summarize
 from trispark.boot_plan import Moment, Project, plan_arm
 from trispark.catalog import Catalog, Feature, Kind
 from trispark.errors import TrisparkError
@@ -102,6 +103,13 @@ def test_a_sweep_walks_its_values_against_one_baseline_and_one_value_alone_is_a_
     one = plan_walk(ground, WALK, "b", "threads", "48")
     assert [(slot.arm, slot.value) for slot in one.slots] == [("baseline", None), ("candidate", "48")]
     assert [trial.record for trial in one.trials] == [WALK]
+
+
+def test_a_sweep_of_whole_trials_has_blocks_of_its_own_for_each_value(ground: Ground) -> None:
+    walk = plan_walk(ground, WALK, "b", "threads", boots=4)
+    assert len(walk.slots) == 16
+    assert all(len(slot.trials) == 1 for slot in walk.slots), "a baseline's boot stands in one trial alone"
+    assert [sum(slot.trials == (trial,) for slot in walk.slots) for trial in (0, 1)] == [8, 8]
 
 
 def test_tuning_boots_come_before_the_counted_ones_and_only_once_for_the_shared_baseline(ground: Ground) -> None:
@@ -263,7 +271,13 @@ class Site3:
         self.project = ProjectState("0.1.0", "a" * 40, False)
 
     def boot(
-        self, walk: WalkPlan, slot: int | None, generation: str, state: str = "valid", purpose: str = "trial"
+        self,
+        walk: WalkPlan,
+        slot: int | None,
+        generation: str,
+        state: str = "valid",
+        purpose: str = "trial",
+        bench: dict[str, Any] | None = None,
     ) -> str:
         head = self.cache.head()
         number = 1 if head is None else head["seq"] + 1
@@ -281,8 +295,8 @@ class Site3:
             observations={},
             timings={"started_at": "t", "ended_at": "t", "phases": {"total": 30.0 + number}},
             gates=[bad],
-            bench=None,
-            summary=None,
+            bench=bench,
+            summary=None if bench is None else summarize(bench),
             outcome={"state": state, "reason": "all gates passed" if state == "valid" else "a gate", "good": False},
             previous=head,
         )
@@ -388,6 +402,73 @@ def test_boots_that_cannot_be_compared_end_in_a_record_that_says_so(ground: Grou
     assert record["outcome"]["reason"].startswith("TS-TRIAL-DRIFT: project commit")
     assert record["outcome"]["differences"] == {}
     assert record["outcome"]["restored"] is None
+
+
+def measurement(rate: float) -> dict[str, Any]:
+    """What the load client would write: one request a workload, one wave; TTFT differs with the rate."""
+
+    def request(tag: str) -> dict[str, Any]:
+        total = 64 / rate + 0.3 + rate / 1e4
+        return {"tag": tag, "completion_tokens": 65, "ttft_s": 0.3 + rate / 1e4, "total_s": total, "text_sha": "x"}
+
+    return {
+        "input": {
+            "repetitions": 1, "max_tokens": 65, "warmup_tokens": 1, "concurrency": [1, 4], "rank": 1, "image": "i",
+            "workloads": {},
+        },
+        "requests": [request(tag) for tag in ("c1-prose", "c1-code", "c4")],
+        "waves": [{"tag": "c4", "tokens": 260, "wall_s": 130 / rate}],
+        "server_info": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gain", "made", "verdict"), [(0.05, 8, "NOT-CHECKED"), (-0.05, 8, "HARM"), (0.008, 12, "OPEN")]
+)
+def test_the_record_of_a_trial_has_its_verdict_its_intervals_and_its_rules(
+    ground: Ground, recorded: Site3, gain: float, made: int, verdict: str
+) -> None:
+    """The walk ends at the look that decides; no boot here says how large its KV pool is."""
+    walk = plan_walk(ground, WALK, "b", "threads", "48", boots=6)
+    assert walk.boots == 6
+    assert WalkPlan.of(walk.as_dict()).trials[0].rules == walk.trials[0].rules
+    with pytest.raises(TrisparkError, match="TS-PLAN-CHANGED"):
+        require_same_walk(walk, plan_walk(ground, WALK, "b", "threads", "48", boots=4))
+    noise = {"baseline": [0.0, 0.4, -0.5, 0.2, 0.3, -0.4], "candidate": [-0.4, 0.3, 0.2, -0.5, 0.4, 0.1]}
+    for slot in walk.slots[:made]:
+        level = 1 + gain if slot.arm == "candidate" else 1.0
+        rate = 30 * level * (1 + noise[slot.arm].pop(0) / 100)
+        recorded.boot(walk, slot.slot, slot.generation, bench=measurement(rate))
+    (boots,) = trials_to_record(walk, Journal(recorded.root).read(), recorded.cache.list(), "")
+    assert (boots.ended, len(boots.baseline), len(boots.candidate)) == (None, made // 2, made // 2)
+    record = record_trial(
+        recorded.root, recorded.catalog.allowlist, walk, boots, recorded.cache, restored_boot=None,
+        began="2026-01-02T03:04:05Z", previous=recorded.cache.head(), now=datetime(2026, 1, 2, 4, tzinfo=UTC),
+    )  # fmt: skip
+    outcome = record["outcome"]
+    assert outcome["code"] == verdict, outcome["reason"]
+    assert outcome["verdict"] == ("REJECT" if verdict == "HARM" else "INCONCLUSIVE")
+    assert "kv_pin" in outcome["unchecked"]
+    assert outcome["rules"] == walk.trials[0].rules
+    (metric,) = outcome["detail"]["metrics"]
+    assert (metric["metric"], outcome["detail"]["boots"]) == ("c4.agg_tps", made // 2)
+    assert metric["welch"]["low"] < 1 + gain < metric["welch"]["high"]
+    recorded.cache.add(record)
+    assert recorded.cache.verify() is not None
+
+
+def test_a_candidate_that_fails_a_gate_beside_a_sound_baseline_is_rejected(ground: Ground, recorded: Site3) -> None:
+    walk = plan_walk(ground, WALK, "b", "threads", "48", boots=4)
+    recorded.boot(walk, 0, walk.slots[0].generation, bench=measurement(30))
+    bad = recorded.boot(walk, 1, walk.slots[1].generation, state="invalid")
+    (boots,) = trials_to_record(walk, Journal(recorded.root).read(), recorded.cache.list(), "")
+    assert boots.ended is not None
+    record = record_trial(
+        recorded.root, recorded.catalog.allowlist, walk, boots, recorded.cache, restored_boot=None,
+        began="2026-01-02T03:04:05Z", previous=recorded.cache.head(), now=datetime(2026, 1, 2, 4, tzinfo=UTC),
+    )  # fmt: skip
+    assert (record["outcome"]["verdict"], record["outcome"]["code"]) == ("REJECT", "UNSAFE")
+    assert record["outcome"]["reason"].startswith(f"{bad} of the candidate failed its gates (engram.packed)")
 
 
 def test_the_end_of_a_walk_is_recorded_once_whoever_is_killed_in_between(

@@ -421,6 +421,7 @@ def plan_with(**parts: Any) -> dict[str, Any]:
         "base": [],
         "overrides": {},
         "difference": {},
+        "decision": None,
         "boots": [],
         "cells": [],
         "hours": {"boots": 0, "per_boot_min": 1, "total": 0},
@@ -557,3 +558,61 @@ def test_compiled_python_is_not_kept_elsewhere(
 def shared(root: Path) -> None:
     (root / ".trispark" / "pycache").mkdir()
     (root / ".trispark" / "pycache").chmod(0o777)
+
+
+def test_stats_verbs_need_no_site_and_end_with_the_goals(root: Path) -> None:
+    status, out, err = ask(root, "stats", "simulate", "--trials", "100", "--json")
+    assert (status in (exit_codes.OK, exit_codes.FAILED), err) == (True, "")
+    assert out[0] == "site: none is needed"
+    found = json.loads(out[-1])
+    assert list(found)[-5:] == ["false_keep", "false_keep_family", "coverage", "power", "boots_mean"]
+    assert (status == exit_codes.FAILED) is bool(found["missed"])
+    status, _, err = ask(root, "stats", "simulate", "--noise", "pink")
+    assert (status, err.split(":")[1]) == (exit_codes.USAGE, " TS-STATS-NOISE")
+
+
+def test_stats_campaign_shows_every_pair(root: Path) -> None:
+    data = Path(__file__).parents[1] / "controller/data/campaign.csv"
+    status, out, _ = ask(root, "stats", "campaign", str(data), "--twins", "f1-final,f2-final-reuse", "--json")
+    found = json.loads(out[-1])
+    assert (status, found["keep"], len(found["pairs"])) == (0, 0, 45)
+    assert ask(root, "stats", "campaign", str(data), "--twins", "x")[0] == exit_codes.USAGE
+    assert ask(root, "stats", "campaign", str(root / "README.md"), "--twins", "a,b")[0] == exit_codes.REFUSED
+
+
+def test_stats_floor_shows_equal_boots_and_keeps_them_for_plans(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, _, err = ask(recorded, "stats", "floor")
+    assert (status, err.split(":")[1]) == (exit_codes.REFUSED, " TS-STATS-FLOOR")
+    from trispark import noise_floor
+
+    metric = {"sd": 0.004, "floors": {"4": 0.007, "6": 0.006}, "no_harm": {"4": 0.008, "6": 0.007}}
+    text = json.dumps(
+        {"site": "lab", "generation": "g0", "boots": list("abcd"), "records": "0", "metrics": {"c4.agg_tps": metric}}
+    )
+    monkeypatch.setattr(noise_floor, "measure_noise", lambda *_: noise_floor.SiteNoise.model_validate_json(text))
+    status, out, _ = ask(recorded, "stats", "floor", "--json")
+    assert status == 0
+    found = json.loads(out[-1])
+    assert [(row["metric"], row["boots"]) for row in found["power"]] == [("c4.agg_tps", 4), ("c4.agg_tps", 6)]
+    assert not (recorded / ".trispark/lab/noise.json").exists()
+    before = json.loads(ask(recorded, "plan", "c", "-e", "feature=wo_a", "-e", "boots=6", "--json")[1][-1])
+    status, out, _ = ask(recorded, "stats", "floor", "--keep")
+    assert out[-1] == "kept: .trispark/lab/noise.json"
+    after = json.loads(ask(recorded, "plan", "c", "-e", "feature=wo_a", "-e", "boots=6", "--json")[1][-1])
+    assert [each["floor"] for each in after["decision"]["primaries"]] == [None, None, 0.006]
+    assert after["id"] != before["id"]
+
+
+def test_a_plan_shows_how_it_is_decided(root: Path) -> None:
+    lines = ask(root, "plan", "c", "-e", "feature=engram_prefetch", "-e", "boots=6")[1]
+    decision = [line.removeprefix("  decision    ") for line in lines if line.startswith("  decision")]
+    assert decision[0].startswith("4+4 boots at 0.7 %, then 6+6 boots at 1.8 %; order ABBA ")
+    assert "c4.agg_tps (at least 1 % better, not 1 % worse)" in decision[1]
+    assert "c1-prose.ttft_s (not 5 % worse)" in decision[2]
+    assert decision[3] == "c1-prose.engram_wait_us_per_lookup must go lower"
+    short = ask(root, "plan", "c", "-e", "feature=wo_a", "-e", "boots=1")[1]
+    assert [line for line in short if "none, too few boots; order AB" in line]
+    status, _, err = ask(root, "plan", "c", "-e", "feature=wo_a", "-e", "boots=5")
+    assert (status, err.split(":")[1]) == (exit_codes.REFUSED, " TS-PLAN-BOOTS")
