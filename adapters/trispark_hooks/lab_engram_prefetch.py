@@ -2,12 +2,14 @@
 
 A thread reads layer after layer while the engine gathers, sums and projects; `gather` joins the read of its layer. A
 read is used only if it was made for exactly the ids that are asked for, else the layer is read synchronously. The
-first error turns the prefetch off for this process, with one line in the log; the engine then reads as it would
-without it. With DSV41_ENGRAM_PREFETCH_CHECK=1 every served gather is read again and compared.
+first error turns the prefetch off for this process, with one line in the log (evidence `prefetch.disabled`); the engine
+then reads as it would without it. Counted are the time of reads that was over before their join began (hidden) and the
+time that gathers waited (exposed). With DSV41_ENGRAM_PREFETCH_CHECK=1 every served gather is read again and compared.
 """
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -37,9 +39,11 @@ class Engram(Protocol):
 
 @dataclass
 class Pending:
-    """One read in flight; `done` is set when `rows` or `error` is."""
+    """One read in flight; `done` is set when `rows` or `error` is. `began` and `ended` are the read's own seconds."""
 
     lookup: Lookup
+    began: float = 0.0
+    ended: float = 0.0
     done: threading.Event = field(default_factory=threading.Event)
     rows: Bytes | None = None
     error: BaseException | None = None
@@ -48,10 +52,17 @@ class Pending:
 class Prefetch:
     """The three functions that replace the module's own. They are called from the thread of the forward."""
 
-    def __init__(self, module: Engram, check: bool, announce: Callable[[str], None] = logs.announce) -> None:
+    def __init__(
+        self,
+        module: Engram,
+        check: bool,
+        announce: Callable[[str], None] = logs.announce,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._attach, self._ids_known, self._gather = module.attach, module.ids_known, module.gather
         self._check = check
         self._announce = announce
+        self._clock = clock
         self._enabled = True
         self._jobs: SimpleQueue[Pending] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -59,7 +70,10 @@ class Prefetch:
         self.differing: dict[int, int] = {}
         """Differing gathers by layer, -1 while nothing was compared."""
         self.served = self.synchronous = 0
+        self.hidden_s = self.exposed_s = 0.0
+        """Of served gathers: read time that was over before the join began. Of all joins: time that they waited."""
         self._seen = (0, 0)
+        self._seen_s = (0.0, 0.0)
 
     def attach(self, stores: Sequence[LayerRows]) -> None:
         """Say that the prefetch is armed, and for which layers."""
@@ -99,13 +113,15 @@ class Prefetch:
         return self._gather(lookup)
 
     def lines(self, final: bool) -> list[str]:
-        """Stats source: gathers by path since the line before, and the comparisons since the start."""
+        """Stats source: gathers by path and times since the line before, and the comparisons since the start."""
         now = (self.served, self.synchronous)
         delta = (now[0] - self._seen[0], now[1] - self._seen[1])
         if not final and not any(delta):
             return []
-        self._seen = now
-        lines = [f"{NAME} served={delta[0]} synchronous={delta[1]}"]
+        hidden, exposed = self.hidden_s - self._seen_s[0], self.exposed_s - self._seen_s[1]
+        self._seen, self._seen_s = now, (self.hidden_s, self.exposed_s)
+        times = f"hidden_ms={hidden * 1e3:.3f} exposed_ms={exposed * 1e3:.3f}"
+        lines = [f"{NAME} served={delta[0]} synchronous={delta[1]} {times}"]
         if self._check:
             differing = list(self.differing.values())
             lines.append(f"{NAME} CHECK: gathers differing from the synchronous path per layer = {differing}")
@@ -113,10 +129,15 @@ class Prefetch:
 
     def _join(self, pending: Pending) -> Bytes | None:
         """The rows of a read; None after the error that turns the prefetch off."""
-        if not pending.done.wait(JOIN_DEADLINE_S):
+        joined = self._clock()
+        in_time = pending.done.wait(JOIN_DEADLINE_S)
+        self.exposed_s += self._clock() - joined
+        if not in_time:
             self._disable(TimeoutError(f"a read took longer than {JOIN_DEADLINE_S:g} s"))
         elif pending.error is not None:
             self._disable(pending.error)
+        else:
+            self.hidden_s += max(min(pending.ended, joined) - pending.began, 0.0)
         return pending.rows if self._enabled else None
 
     def _compare(self, lookup: Lookup, rows: Bytes) -> None:
@@ -132,12 +153,14 @@ class Prefetch:
     def _serve(self) -> None:
         while True:
             pending = self._jobs.get()
+            pending.began = self._clock()
             try:
                 if self._enabled:
                     pending.rows = self._gather(pending.lookup)
             except BaseException as error:  # the forward learns of it in `gather` and reads by itself
                 pending.error = error
             finally:
+                pending.ended = self._clock()
                 pending.done.set()
 
 

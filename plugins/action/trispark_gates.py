@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from trispark.boot_plan import table_rows
+from trispark.boot_plan import owned_rows, table_rows
 from trispark.controller_action import ControllerAction, failure
 from trispark.errors import TrisparkError
 from trispark.gates import GateResult, evaluate, evaluate_after_load, failed
@@ -47,4 +47,5 @@ def judge(given: dict[str, Any]) -> list[GateResult]:
     wanted = given["plan"]["batch"]["requests"]
     batch = (given["batch"].get("answers") or []) if wanted else None
     canary = given["canary"] or None
-    return evaluate(resolution, given["observations"], canary, rows, given["before"], batch)
+    owned = owned_rows(given["shards"])
+    return evaluate(resolution, given["observations"], canary, rows, given["before"], batch, owned)

@@ -65,15 +65,18 @@ def over_network(declared: Mapping[str, Any]) -> bool:
     return judged(declared)
 
 
-def shard_lines(files: list[Mapping[str, Any]], node: str, check: bool) -> list[str]:
-    """One line a shard: what was found and done, or in check mode would be done."""
-    lines = []
-    for file in files:
-        action = str(file["action"])
-        done = f"would be {action}" if check and action != "none" else action
-        line = f"{node} {file['file']}: rows [{file['first_row']},{file['end_row']}) {file['state']}"
-        lines.append(line if action == "none" else f"{line}, {done}")
-    return lines
+def shard_lines(answer: Mapping[str, Any], node: str, check: bool) -> list[str]:
+    """One line a shard and one for what lies beside them: what was found and done, or in check mode would be done."""
+    from trispark.shard_report import shard_lines as lines
+
+    return lines(answer, node, check)
+
+
+def shard_report(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """`lines` and `published` of the results of `trispark_shards` by node."""
+    from trispark.shard_report import report
+
+    return report(found)
 
 
 def _only(value: Any, *names: str) -> dict[str, Any]:
@@ -91,6 +94,7 @@ class FilterModule:
             "trispark_lacking": lacking,
             "trispark_over_network": over_network,
             "trispark_shard_lines": shard_lines,
+            "trispark_shard_report": shard_report,
             "trispark_unconfigured_line": lambda site_name: str(unconfigured(site_name)),
             "trispark_load_failed_line": lambda answer, node: str(load_failed(answer, node)),
             "trispark_not_recorded_line": lambda hosts, boot_id: str(not_recorded(hosts, boot_id)),

@@ -44,10 +44,10 @@ def call_agent(
         with ended_after(bound_s + KILL_AFTER_S + CONTROLLER_S):
             done = action._low_level_execute_command(command, sudoable=True, in_data=json.dumps(body).encode())
     except Late:
-        return _failed(_late(verb, agent, bound_s, "none; whether it still runs is not known").as_dict())
+        return failed(_late(verb, agent, bound_s, "none; whether it still runs is not known").as_dict())
     rc = int(done["rc"])
     if rc in LATE_STATUS and time.monotonic() - began >= bound_s:
-        return _failed(_late(verb, agent, bound_s, f"none; it was ended there (exit {rc})").as_dict())
+        return failed(_late(verb, agent, bound_s, f"none; it was ended there (exit {rc})").as_dict())
     return result_of(verb, agent, rc, str(done["stdout"]), str(done["stderr"]))
 
 
@@ -58,7 +58,12 @@ def result_of(verb: str, agent: str, rc: int, stdout: str, stderr: str) -> dict[
         if not isinstance(answer, dict):
             raise ValueError("no object")
     except (ValueError, IndexError):
-        return _failed(_no_answer(verb, agent, rc, stderr).as_dict())
+        return failed(_no_answer(verb, agent, rc, stderr).as_dict())
+    return result_of_answer(verb, agent, rc, answer)
+
+
+def result_of_answer(verb: str, agent: str, rc: int, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The task's result from the agent's answer and exit status."""
     if rc != 0 or not answer.get("ok", False):
         error = answer.get("error")
         unknown = {
@@ -69,7 +74,7 @@ def result_of(verb: str, agent: str, rc: int, stdout: str, stderr: str) -> dict[
             "observed": f"exit {rc}",
             "remedy": "call it on the node, see its journal",
         }
-        return {**_failed(error if isinstance(error, Mapping) else unknown), "answer": answer}
+        return {**failed(error if isinstance(error, Mapping) else unknown), "answer": answer}
     result: dict[str, Any] = {"changed": bool(answer.get("changed", False)), "answer": answer}
     if answer.get("diff"):
         result["diff"] = answer["diff"]
@@ -108,7 +113,8 @@ def _no_answer(verb: str, agent: str, rc: int, stderr: str) -> TrisparkError:
     )
 
 
-def _failed(error: Mapping[str, Any]) -> dict[str, Any]:
+def failed(error: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of a task that ends with this error."""
     fields = {name: str(error.get(name, "")) for name in FIELDS}
     if ID_PATTERN.fullmatch(fields["id"]) is None:
         fields["id"] = "TS-AGENT-FAILED"

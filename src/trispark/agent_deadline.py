@@ -36,6 +36,10 @@ DEADLINES: Final[Mapping[str, Bound]] = {
     "image-ensure": Bound(4 * 3600),  # tens of GB; the agent bounds the registry's silence
     "engram": Bound(6 * 3600),  # packs tens of GB from a network file system
     "engram verify": Bound(1800),
+    "engram inspect": Bound(1800),
+    "engram-job": Bound(60),
+    "engram-job start": Bound(1800),  # it looks at every shard in samples first
+    "engram-job stop": Bound(120),
     "share": Bound(300, 3),  # a look, an unmount and a mount
     "stage": Bound(300),
     "generation-show": Bound(120),

@@ -369,3 +369,14 @@ def table_rows(plan: Mapping[str, Any], shards: Answers) -> dict[int, int]:
             remedy="run shards.yml",
         )
     return rows
+
+
+def owned_rows(shards: Answers) -> dict[str, dict[int, tuple[int, int]]]:
+    """{node: {layer: (first row, end row)}} of the nodes' verified shards, whatever layout divides the rows."""
+    return {
+        node: {
+            int(file["layer"]): (int(file["first_row"]), int(file["end_row"]))
+            for file in (answer or {}).get("files") or ()
+        }
+        for node, answer in shards.items()
+    }

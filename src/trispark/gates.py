@@ -85,6 +85,10 @@ def failed(results: list[GateResult]) -> list[GateResult]:
     return [result for result in results if not result.ok]
 
 
+OwnedRows = Mapping[str, Mapping[int, tuple[int, int]]]
+"""{node: {layer: (first row, end row)}}."""
+
+
 def evaluate(
     resolution: Resolution,
     observations: Mapping[str, Mapping[str, Any] | None],
@@ -92,6 +96,7 @@ def evaluate(
     engram_rows: Mapping[int, int],
     lookups_before: Mapping[str, Mapping[str, int]] | None = None,
     batch: Sequence[Mapping[str, Any]] | None = None,
+    owned: OwnedRows | None = None,
 ) -> list[GateResult]:
     """All checks on all ranks.
 
@@ -100,8 +105,9 @@ def evaluate(
     engram_rows     {layer: rows of the whole table} from the checkpoint's safetensors header
     lookups_before  {node: {"layer": lookups before the canary}}; without it reads only have to exist
     batch           answers to trispark.warmup.batch_requests; None judges no batch
+    owned           rows of each rank by its verified shards; without it [N*r//T, N*(r+1)//T) of each layer
     """
-    gates = _Gates(resolution, observations, canary, engram_rows, lookups_before)
+    gates = _Gates(resolution, observations, canary, engram_rows, lookups_before, owned)
     results: list[GateResult] = []
     for check in (
         gates.image_digest,
@@ -154,6 +160,7 @@ class _Gates:
         canary: Mapping[str, Any] | None,
         engram_rows: Mapping[int, int],
         lookups_before: Mapping[str, Mapping[str, int]] | None,
+        owned: OwnedRows | None = None,
     ) -> None:
         self.resolution = resolution
         self.nodes = dict(sorted(resolution.nodes.items()))
@@ -162,6 +169,7 @@ class _Gates:
         self.canary = canary
         self.engram_rows = dict(sorted(engram_rows.items()))
         self.lookups_before = lookups_before
+        self.owned = owned
         self.ranks = {entry["rank"]: entry for entry in resolution.resolved["ranks"]}
 
     def image_digest(self) -> list[GateResult]:
@@ -361,15 +369,14 @@ class _Gates:
         return self._each("engram.packed", judge, "run playbooks/stage_a.yml, which packs missing shards")
 
     def engram_row_ranges(self) -> list[GateResult]:
-        """The attach line of each layer names this rank and its rows [N*r//T, N*(r+1)//T)."""
+        """The attach line of each layer names this rank and the rows that it owns."""
 
         def judge(rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
             ranges: dict[int, set[str]] = {}
             for line in attach_lines(str(seen.get("log") or "")):
                 ranges.setdefault(line.layer, set()).add(f"rank {line.rank} [{line.first_row},{line.end_row})")
             planned = {
-                layer: f"rank {rank} [{rows * rank // self.world_size},{rows * (rank + 1) // self.world_size})"
-                for layer, rows in self.engram_rows.items()
+                layer: f"rank {rank} [{first},{end})" for layer, (first, end) in sorted(self._owned(rank).items())
             }
             observed = {
                 layer: " and ".join(sorted(ranges.get(layer, {"no attach line"}))) for layer in {**planned, **ranges}
@@ -377,6 +384,12 @@ class _Gates:
             return bool(planned) and observed == planned, _per_layer(planned), _per_layer(observed)
 
         return self._each("engram.rows", judge, "check which shards and which checkpoint that node mounts")
+
+    def _owned(self, rank: int) -> Mapping[int, tuple[int, int]]:
+        if self.owned is not None:
+            return self.owned.get(self.nodes[rank], {})
+        parts, rows = self.world_size, self.engram_rows
+        return {layer: (count * rank // parts, count * (rank + 1) // parts) for layer, count in rows.items()}
 
     def engram_reads(self) -> list[GateResult]:
         """Rows were looked up since the canary began, and each miss cost one read."""

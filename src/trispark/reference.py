@@ -56,6 +56,7 @@ AREAS: Final = {
     "GATE": "the gates of a boot",
     "HOST": "this machine",
     "LAB": "the lab",
+    "NATIVE": "building the native libraries",
     "PLAN": "planning a boot",
     "PLAY": "running a playbook",
     "PREFLIGHT": "the nodes before anything is changed",
@@ -114,17 +115,33 @@ WRITTEN: Final = {
     ),
     "TS-ENGRAM-CONTENT": (
         "a shard under our name does not hold the checkpoint's rows; nothing is served from it",
-        "find out why, then shards.yml with -e repair=true",
+        "find out why, then ./trispark engram pack --repair",
     ),
     "TS-ENGRAM-HEADER": (
         "a shard under our name is of another layer, rank, size or format; nothing is served from it",
-        "find out why, then shards.yml with -e repair=true",
+        "find out why, then ./trispark engram pack --repair",
     ),
-    "TS-ENGRAM-MISSING": ("a shard of this rank is not there", "run shards.yml, it packs"),
-    "TS-ENGRAM-PARTIAL": ("an interrupted pack left its temporary file", "run shards.yml, it packs again"),
+    "TS-ENGRAM-HOLES": (
+        "a shard has ranges that were never written and would be read as rows of zeros; nothing is served from it",
+        "find out why (a copy is made with cp --sparse=never), then ./trispark engram pack --repair",
+    ),
+    "TS-ENGRAM-LAYOUT": (
+        "a shard is of the other ownership layout than the site declares; nothing is served from it",
+        "correct site_engram_layout to what the engine image has, or ./trispark engram pack --repair",
+    ),
+    "TS-ENGRAM-MANIFEST": (
+        "a shard's manifest is damaged, or disagrees with file, checkpoint or site; nothing is served from it",
+        "./trispark engram verify --level deep says which is wrong, then ./trispark engram pack --repair",
+    ),
+    "TS-ENGRAM-MISSING": ("a shard of this rank is not there", "./trispark engram pack"),
+    "TS-ENGRAM-PARTIAL": ("an interrupted pack left its temporary file", "./trispark engram pack, it packs again"),
     "TS-ENGRAM-SIZE": (
         "a shard under our name is too short or too long; nothing is served from it",
-        "find out why, then shards.yml with -e repair=true",
+        "find out why, then ./trispark engram pack --repair",
+    ),
+    "TS-ENGRAM-UNPROVEN": (
+        "a shard has no manifest: it is of another tool, or packing was cut off just before",
+        "./trispark engram pack hashes it and gives it one",
     ),
     "TS-ENV-RANGE": ("a value is outside of what the allowlist gives", "choose a value that it allows"),
     "TS-ENV-TYPE": ("a value is not written as the allowlist declares it", "write it as the line shows"),

@@ -17,6 +17,8 @@ _ANSIBLE_PREFIX = re.compile(r"^(?:[A-Z][^:]{0,40}: ){1,3}(?=TS-[A-Z0-9]+-[A-Z0-
 _MAX_NOTES = 400
 WALK_PREFIX = "walk: "
 """How a line begins that a walk shows while its task goes on."""
+WORK_PREFIX = "work: "
+"""The same of work on a node that takes long."""
 
 
 @dataclass(frozen=True)
@@ -164,8 +166,9 @@ class RunEvents:
                 self._stats(data)
             case "verbose":
                 line = str(event.get("stdout") or "").rstrip()
-                if line.startswith(WALK_PREFIX):
-                    self.observer.note((line.removeprefix(WALK_PREFIX),))
+                for prefix in (WALK_PREFIX, WORK_PREFIX):
+                    if line.startswith(prefix):
+                        self.observer.note((line.removeprefix(prefix),))
 
     def close(self) -> None:
         """End the play that is still open; a run that was interrupted has no closing event."""

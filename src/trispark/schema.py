@@ -14,6 +14,7 @@ from trispark.catalog import BaselineFile, EnginesFile, EvidenceFile, Exclusions
 from trispark.memory_model import MemoryFile
 from trispark.record_model import Record
 from trispark.review_map import ReviewMapFile
+from trispark.shard_manifest import ShardManifest
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 SCHEMAS: Final[dict[str, tuple[type[BaseModel], str]]] = {
@@ -26,6 +27,7 @@ SCHEMAS: Final[dict[str, tuple[type[BaseModel], str]]] = {
     "exclusions": (ExclusionsFile, "experiments/exclusions.yml"),
     "engines": (EnginesFile, "experiments/engines.yml"),
     "memory": (MemoryFile, "experiments/memory.yml"),
+    "shard_manifest": (ShardManifest, "<shard>.manifest.json beside a packed shard"),
     "review_map": (ReviewMapFile, "experiments/review_map.yml"),
 }
 

@@ -202,6 +202,14 @@ class Site(BaseModel):
     """How the workers see the checkpoint."""
     engram_dir: str
     engram_mount: str
+    engram_layout: Literal["even", "column"] = "even"
+    """By which layout the engine image divides the rows of an Engram table; a fact of the image."""
+    engram_reserve_gib: Annotated[float, Field(ge=0, le=65536)] = 8.0
+    """GiB that stay free on the shards' file system after packing."""
+    engram_limit_mib_s: Annotated[float, Field(ge=0, le=1048576)] = 0.0
+    """MiB a second at which shards are packed and hashed at most; 0 is no bound."""
+    checkpoint_revision: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}$")] | None = None
+    """Name of the checkpoint's revision, which the shards' manifests then carry."""
     rendezvous_ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = Field(min_length=1)
     stats_seconds: float
     decode_log_interval: int

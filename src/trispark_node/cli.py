@@ -6,11 +6,9 @@ help for a person (`--help`, `-h`, or no verb).
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +22,8 @@ from trispark_node import (
     boot_log,
     engine,
     engram,
+    engram_job,
+    engram_request,
     epoch,
     generations,
     good,
@@ -39,11 +39,12 @@ from trispark_node import (
 )
 from trispark_node.errors import AgentError, request_error
 from trispark_node.fields import Fields
-from trispark_node.layout import STATE_FILE_MODE, Layout
+from trispark_node.layout import Layout
 from trispark_node.mutation import Mode, Plan, mutate
 from trispark_node.node import Node
 from trispark_node.plain_json import parse_json
 from trispark_node.status import status
+from trispark_node.unexpected import internal_error, os_error
 
 Verb = Callable[[Node, Fields], dict[str, Any]]
 
@@ -103,7 +104,8 @@ HELP = {
     "host": "memory, disks, addresses and Docker of this node",
     "status": "generation, engine, epoch, records, and what is damaged",
     "image-ensure": "pull an image by its digest",
-    "engram": "verify or pack this rank's Engram shards",
+    "engram": "inspect, verify or pack this rank's Engram shards, and wait for it",
+    "engram-job": "begin, watch or end work on whole shards, which takes minutes to hours",
     "share": "export, mount, compare or remove the checkpoint's share",
     "stage": "store a generation",
     "generation-show": "a stored generation",
@@ -137,7 +139,8 @@ VERBS: dict[str, Verb] = {
     "host": _asking(host.HostRequest.parse, host.host),
     "status": _reading(status),
     "image-ensure": _changing("image-ensure", images.ImageRequest.parse, images.plan_image, "image"),
-    "engram": _with_mode(engram.EngramRequest.parse, engram.engram),
+    "engram": _with_mode(engram_request.EngramRequest.parse, engram.engram),
+    "engram-job": _with_mode(engram_job.JobRequest.parse, engram_job.engram_job),
     "share": _with_mode(share.ShareRequest.parse, share.share),
     "stage": _changing("stage", generations.StageRequest.parse, generations.plan_stage),
     "generation-show": _asking(generations.GenerationRequest.parse, generations.show),
@@ -188,9 +191,9 @@ def answer(node: Node, verb: str, text: bytes | str) -> tuple[dict[str, Any], in
     except AgentError as error:
         return {"ok": False, "error": error.fields(), **error.extra}, error.status
     except OSError as error:
-        return {"ok": False, "error": _os_error(verb, error).fields()}, 1
+        return {"ok": False, "error": os_error(verb, error).fields()}, 1
     except Exception as error:
-        return {"ok": False, "error": _internal(node, verb, error).fields()}, 1
+        return {"ok": False, "error": internal_error(node, verb, error).fields()}, 1
 
 
 def _dispatch(node: Node, verb: str, text: bytes | str) -> dict[str, Any]:
@@ -227,45 +230,6 @@ def _dispatch(node: Node, verb: str, text: bytes | str) -> dict[str, Any]:
             status=2,
         )
     return VERBS[verb](node, fields)
-
-
-def _os_error(verb: str, error: OSError) -> AgentError:
-    """The operating system refused a step: a full disk, a read-only file system, a missing permission."""
-    remedies = {
-        errno.ENOSPC: "make room on this file system",
-        errno.EDQUOT: "make room within the quota",
-        errno.EROFS: "see why the file system is read-only (dmesg)",
-        errno.EACCES: "run the agent as root",
-        errno.EPERM: "run the agent as root",
-    }
-    number = error.errno or 0
-    return AgentError(
-        "TS-AGENT-SPACE" if number in (errno.ENOSPC, errno.EDQUOT) else "TS-AGENT-OS",
-        f"{verb} was stopped by the operating system",
-        where=str(error.filename or "a file of the agent"),
-        expected="the step to succeed",
-        observed=f"{errno.errorcode.get(number, number)}: {error.strerror or error}",
-        remedy=remedies.get(number, "see the file and the node's log"),
-    )
-
-
-def _internal(node: Node, verb: str, error: Exception) -> AgentError:
-    path = node.layout.run / f"traceback-{os.getpid()}.txt"
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_text(f"{node.clock.now()} {verb}\n{traceback.format_exc()}", encoding="utf-8")
-        path.chmod(STATE_FILE_MODE)
-        where = str(path)
-    except OSError as failed:
-        where = f"no traceback kept ({failed.strerror})"
-    return AgentError(
-        "TS-AGENT-INTERNAL",
-        "the agent has a defect",
-        where=where,
-        expected="an answer",
-        observed=f"{type(error).__name__}: {error}",
-        remedy="report it with the traceback; the journal says what was under way",
-    )
 
 
 def main(argv: Sequence[str], stdin: IO[str] | None = None, stdout: IO[str] | None = None) -> int:

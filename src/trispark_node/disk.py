@@ -40,12 +40,17 @@ class Disk:
         path.chmod(mode)
         self.sync_directory(path.parent)
 
+    def create(self, path: Path, mode: int) -> int:
+        """A descriptor, for reading and writing, of a file that must not exist yet."""
+        self._before("create", path)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        os.fchmod(descriptor, mode)
+        return descriptor
+
     def write_new(self, path: Path, data: bytes, mode: int = STATE_FILE_MODE) -> None:
         """Write a file that must not exist yet and sync its content (the caller syncs the directory)."""
-        self._before("create", path)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        descriptor = self.create(path, mode)
         try:
-            os.fchmod(descriptor, mode)
             self.write_all(descriptor, path, data)
             self.sync_file(descriptor, path)
         finally:

@@ -2,134 +2,184 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import random
-import stat
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trispark_node import packing, shard_format, share_bounded
-from trispark_node.errors import AgentError, request_error
-from trispark_node.fields import Fields
-from trispark_node.layout import SHARED_DIRECTORY_MODE, SHARED_FILE_MODE
+from trispark_node import engram_place, engram_tables, native_library, ownership, shard_check, shard_pack, share_bounded
+from trispark_node.engram_request import ENSURE, INSPECT, EngramRequest
+from trispark_node.engram_tables import Table
+from trispark_node.errors import AgentError
+from trispark_node.layout import SHARED_DIRECTORY_MODE
+from trispark_node.lock import held
 from trispark_node.mutation import Mode, Plan, mutate
 from trispark_node.node import Node
-from trispark_node.packing import Table
-from trispark_node.regular_file import open_regular
-from trispark_node.shard_format import HEADER_BYTES, ROW_BYTES, Shard
+from trispark_node.shard_check import (
+    ALONE,
+    DEEP,
+    GOOD,
+    HOLES,
+    MENDED,
+    MISSING,
+    NO_MANIFEST,
+    OTHER_LAYOUT,
+    PARTIAL,
+    QUICK,
+    WRONG_CONTENT,
+    WRONG_HEADER,
+    WRONG_MANIFEST,
+    WRONG_SIZE,
+    Judged,
+    Work,
+)
+from trispark_node.shard_format import Shard
+from trispark_node.shard_manifest import Origin
 
-MOUNTINFO = Path("/proc/self/mountinfo")
-WHOLE_BELOW_BYTES = 2**30
-"""Files of this size and more are compared in samples: reading a table of tens of GB from the checkpoint's network file
-system takes longer than a start."""
 INSPECT_S = 900.0
-"""For looking at the checkpoint and comparing all files of a rank with it: far longer than either takes."""
-SAMPLED_ROWS = 256
-OK, MISSING, PARTIAL = "ok", "missing", "partial"
-WRONG_HEADER, WRONG_SIZE, WRONG_CONTENT = "wrong_header", "wrong_size", "wrong_content"
+"""For looking at the checkpoint and comparing all files of a rank with it at the quick level: far longer than that
+takes."""
 ERROR_IDS = {
+    OTHER_LAYOUT: "TS-ENGRAM-LAYOUT",
     WRONG_HEADER: "TS-ENGRAM-HEADER",
     WRONG_SIZE: "TS-ENGRAM-SIZE",
+    HOLES: "TS-ENGRAM-HOLES",
     WRONG_CONTENT: "TS-ENGRAM-CONTENT",
+    WRONG_MANIFEST: "TS-ENGRAM-MANIFEST",
     PARTIAL: "TS-ENGRAM-PARTIAL",
     MISSING: "TS-ENGRAM-MISSING",
+    NO_MANIFEST: "TS-ENGRAM-UNPROVEN",
 }
 """By severity: of several states the first one here names the error."""
-ACTIONS = {OK: "none", MISSING: "packed", PARTIAL: "packed"}
-
-
-@dataclass(frozen=True)
-class EngramRequest:
-    action: str
-    checkpoint: Path
-    directory: Path
-    rank: int
-    tp: int
-    layers: tuple[int, ...]
-    repair: bool
-
-    @classmethod
-    def parse(cls, fields: Fields) -> EngramRequest:
-        action = fields.text("action")
-        tp = fields.integer("tp", low=1, high=1024)
-        request = cls(
-            action=action,
-            checkpoint=Path(fields.absolute_path("checkpoint")),
-            directory=Path(fields.absolute_path("directory")),
-            rank=fields.integer("rank", high=tp - 1),
-            tp=tp,
-            layers=fields.integers("layers"),
-            repair=fields.boolean("repair", False),
-        )
-        if action not in ("verify", "ensure") or (action == "verify" and request.repair):
-            raise request_error(
-                "action has the wrong form",
-                where="request.action",
-                expected="verify (without repair) or ensure",
-                observed=f"{action}, repair {request.repair}",
-            )
-        if len(set(request.layers)) != len(request.layers):
-            raise request_error(
-                "a layer occurs twice", where="request.layers", expected="each once", observed=str(request.layers)
-            )
-        return request
+ACTIONS = {MISSING: "packed", PARTIAL: "packed", NO_MANIFEST: "adopted"}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What lies under a shard's name. `observed` says it in words."""
+    """What lies under a shard's name."""
 
-    shard: Shard
-    table: Table
-    state: str
-    observed: str
+    origin: Origin
+    judged: Judged
+
+    @property
+    def shard(self) -> Shard:
+        return self.origin.shard
+
+    @property
+    def state(self) -> str:
+        return self.judged.state
+
+    def action(self, repair: bool) -> str:
+        """What `ensure` does about it."""
+        if self.state in GOOD:
+            return "none"
+        return ACTIONS.get(self.state, "repaired" if repair else "none")
 
     def row(self, request: EngramRequest) -> dict[str, Any]:
-        action = ACTIONS.get(self.state, "repaired" if request.repair else "none")
         return {
             "file": self.shard.name,
             "layer": self.shard.layer,
+            "layout": self.origin.layout,
             "first_row": self.shard.first_row,
             "end_row": self.shard.end_row,
             "state": self.state,
-            "action": action if request.action == "ensure" else "none",
+            "observed": self.judged.observed,
+            "action": self.action(request.repair) if request.action == ENSURE else "none",
             "bytes": self.shard.size,
-            "checked": None if self.state in (MISSING, PARTIAL) else checked(self.shard),
+            "checked": self.judged.checked,
         }
 
 
-def engram(node: Node, request: EngramRequest, mode: Mode) -> dict[str, Any]:
-    """verify: all shards ok, or an error that lists every file. ensure: brings them there. No other name is touched."""
-    if request.action == "verify":
-        findings = inspect(request)
-        if any(finding.state != OK for finding in findings):
-            raise _refused(request, findings)
-        return {"changed": False, "files": _rows(findings, request)}
-    return mutate(node, "engram", mode, lambda: plan_ensure(node, request), area="engram")
+def engram(
+    node: Node, request: EngramRequest, mode: Mode, work: Work = ALONE, begun: Callable[[], None] | None = None
+) -> dict[str, Any]:
+    """inspect: what is there. verify: all shards good, or an error that lists every file. ensure: brings them there.
+
+    No other name is touched. `begun` is called when whatever must not run beside it is locked out and work begins.
+    """
+    native_library.loaded()  # a node without it is told so before anything is read
+    work = replace(work, limit=request.limit_bytes_s)
+    if request.action == INSPECT:
+        return {"changed": False, **_answer(node, request, inspect(request))}
+    if request.action == ENSURE:
+        return mutate(node, "engram", mode, lambda: plan_ensure(node, request, work, begun), area="engram")
+    if request.level == QUICK:
+        return _verified(node, request, inspect(request))
+    node.disk.make_directory(node.layout.root)
+    with (
+        held(node.layout.lock("engram"), node.clock, mode.lock_wait_s, request.title) as note,
+        held(node.layout.lock("disk"), node.clock, mode.lock_wait_s, request.title) as note_disk,
+    ):
+        note()
+        note_disk()
+        if begun is not None:
+            begun()
+        return _verified(node, request, look(request, work))
 
 
-def plan_ensure(node: Node, request: EngramRequest) -> Plan:
+def outlook(node: Node, request: EngramRequest) -> tuple[int, dict[str, Any]]:
+    """(bytes of whole shards that this request works through, the answer when there are none).
+
+    Raises what the request would raise before that work.
+    """
     findings = inspect(request)
-    if not request.repair and any(finding.state not in ACTIONS for finding in findings):
-        raise _refused(request, findings)
-    files = _rows(findings, request)
-    todo = [finding for finding in findings if finding.state != OK]
+    if request.action == ENSURE:
+        plan = _plan(node, request, findings, ALONE, None)
+        todo = [finding for finding in findings if finding.state not in GOOD]
+        return sum(finding.shard.size for finding in todo), plan.answer()
+    # Whether the file or its manifest is wrong is what the deepest level finds out.
+    open_question = (WRONG_MANIFEST, NO_MANIFEST) if request.level == DEEP else ()
+    answer = _verified(node, request, [finding for finding in findings if finding.state not in open_question])
+    times = 2 if request.level == DEEP else 1
+    small = [finding.shard.size for finding in findings if finding.judged.checked == "whole" and times == 1]
+    return times * sum(finding.shard.size for finding in findings) + sum(small), answer
+
+
+def names(request: EngramRequest) -> list[str]:
+    """The shards' names, which need no checkpoint."""
+    return [Shard(layer, request.rank, request.tp, 0, 0, 0).name for layer in request.layers]
+
+
+def _verified(node: Node, request: EngramRequest, findings: list[Finding]) -> dict[str, Any]:
+    if request.running_mount is not None:
+        engram_place.refuse_other_mount(node, request.running_mount, request.directory)
+    if any(finding.state not in GOOD for finding in findings):
+        raise _refused(node, request, findings)
+    return {"changed": False, **_answer(node, request, findings)}
+
+
+def plan_ensure(
+    node: Node, request: EngramRequest, work: Work = ALONE, begun: Callable[[], None] | None = None
+) -> Plan:
+    return _plan(node, request, inspect(request), work, begun)
+
+
+def _plan(
+    node: Node, request: EngramRequest, findings: list[Finding], work: Work, begun: Callable[[], None] | None
+) -> Plan:
+    if not request.repair and any(finding.state not in (*GOOD, *MENDED) for finding in findings):
+        raise _refused(node, request, findings)
+    answer = _answer(node, request, findings)
+    todo = [finding for finding in findings if finding.state not in GOOD]
     if not todo:
-        return Plan(None, {"files": files})
-    _check_space(request, todo)
+        return Plan(None, answer)
+    _check_space(request, [finding for finding in todo if finding.state != NO_MANIFEST])
 
     def apply() -> Mapping[str, Any]:
-        node.disk.make_directory(request.directory, SHARED_DIRECTORY_MODE)
-        for finding in todo:
-            _pack(node, request, finding)
+        with held(node.layout.lock("disk"), node.clock, 0, request.title) as note:
+            note()
+            if begun is not None:
+                begun()
+            node.disk.make_directory(request.directory, SHARED_DIRECTORY_MODE)
+            for finding in todo:
+                write = shard_pack.adopt if finding.state == NO_MANIFEST else shard_pack.pack
+                write(node.disk, request.directory, finding.origin, work)
         return {}
 
     return Plan(
         apply,
-        {"files": files},
+        answer,
         {"directory": str(request.directory), "files": [finding.shard.name for finding in todo]},
         (
             "".join(f"{finding.shard.name} {finding.state}\n" for finding in todo),
@@ -138,17 +188,32 @@ def plan_ensure(node: Node, request: EngramRequest) -> Plan:
     )
 
 
-def _rows(findings: list[Finding], request: EngramRequest) -> list[dict[str, Any]]:
-    return [finding.row(request) for finding in findings]
+def _answer(node: Node, request: EngramRequest, findings: list[Finding]) -> dict[str, Any]:
+    own = [finding.shard.name for finding in findings]
+    return {
+        "files": [finding.row(request) for finding in findings],
+        "others": engram_place.others(request.directory, own, node.clock),
+        "network": engram_place.network(node.procfs, request.checkpoint, _network_bytes(request, findings)),
+    }
 
 
-def _refused(request: EngramRequest, findings: list[Finding]) -> AgentError:
+def _network_bytes(request: EngramRequest, findings: list[Finding]) -> int:
+    """How much of the checkpoint this call reads or has read."""
+    every = request.level == DEEP
+    return sum(
+        finding.shard.size
+        for finding in findings
+        if every or finding.judged.checked == "whole" or finding.action(request.repair) in ("packed", "repaired")
+    )
+
+
+def _refused(node: Node, request: EngramRequest, findings: list[Finding]) -> AgentError:
     states = {finding.state for finding in findings}
     worst = next(state for state in ERROR_IDS if state in states)
-    remedy = "run playbooks/shards.yml (./trispark play shards)"
-    if worst not in ACTIONS:
+    remedy = "run playbooks/shards.yml (./trispark engram pack)"
+    if worst not in MENDED:
         remedy = (
-            "find out whose file it is, then ./trispark play shards -e repair=true; "
+            "find out whose file it is, then ./trispark engram pack --repair; "
             "an engine that runs keeps what it has opened: boot again afterwards"
         )
     return AgentError(
@@ -157,18 +222,20 @@ def _refused(request: EngramRequest, findings: list[Finding]) -> AgentError:
         where=str(request.directory),
         expected="all files ok: " + ", ".join(finding.shard.name for finding in findings),
         observed="; ".join(
-            f"{finding.shard.name} {finding.state}: {finding.observed}" for finding in findings if finding.state != OK
+            f"{finding.shard.name} {finding.state}: {finding.judged.observed}"
+            for finding in findings
+            if finding.state not in GOOD
         ),
         remedy=remedy,
-        extra={"files": _rows(findings, request)},
+        extra=_answer(node, request, findings),
     )
 
 
 def inspect(request: EngramRequest) -> list[Finding]:
-    """Compare every file with the checkpoint, whole or in samples by its size. Reads only, and with a bound: the
-    checkpoint may lie on a network file system whose server is gone."""
+    """Judge every file at the quick level. Reads only, and with a bound: the checkpoint may lie on a network file
+    system whose server is gone."""
     try:
-        found = share_bounded.call(lambda: _looked_at(request), INSPECT_S)
+        found = share_bounded.call(lambda: [_as_json(each) for each in _looked_at(request, QUICK, ALONE)], INSPECT_S)
     except share_bounded.Late as late:
         raise AgentError(
             "TS-ENGRAM-TIMEOUT",
@@ -178,168 +245,64 @@ def inspect(request: EngramRequest) -> list[Finding]:
             observed="no end; the read was left to itself",
             remedy="see that the checkpoint's file system answers (./trispark play share), then run the verb again",
         ) from late
-    return [_finding(request, each) for each in found]
+    return [_of_json(each) for each in found]
 
 
-def _looked_at(request: EngramRequest) -> list[dict[str, Any]]:
-    """In the child process; what `_finding` takes."""
-    tables = packing.find_tables(request.checkpoint, request.layers)
-    _refuse_moved_directory(request.directory)
+def look(request: EngramRequest, work: Work) -> list[Finding]:
+    """The same at the request's level, in this process and without a bound of its own."""
+    return _looked_at(request, request.level, work)
+
+
+def _looked_at(request: EngramRequest, level: str, work: Work) -> list[Finding]:
+    tables = engram_tables.find_tables(request.checkpoint, request.layers)
+    config = ownership.read_config(request.checkpoint)
+    shard_check.refuse_moved_directory(request.directory)
     found = []
     for layer, table in tables.items():
-        shard = Shard.of(layer, request.rank, request.tp, table.rows)
-        state, observed = _state(request.directory, shard, table)
-        found.append({"table": {**asdict(table), "path": str(table.path)}, "state": state, "observed": observed})
+        ends = ownership.boundaries(request.layout, config.values, layer, table.rows, request.tp)
+        shard = Shard.of(layer, request.rank, ends)
+        origin = Origin(shard, table, request.layout, config.sha256, request.revision)
+        found.append(Finding(origin, shard_check.judge(request.directory, origin, config.values, level, work)))
     return found
 
 
-def _finding(request: EngramRequest, found: Mapping[str, Any]) -> Finding:
-    table = Table(**{**found["table"], "path": Path(found["table"]["path"])})
-    shard = Shard.of(table.layer, request.rank, request.tp, table.rows)
-    return Finding(shard, table, found["state"], found["observed"])
+def _as_json(finding: Finding) -> dict[str, Any]:
+    """For the pipe from the bounded child."""
+    origin, judged = finding.origin, finding.judged
+    table = {**vars(origin.table), "path": str(origin.table.path)}
+    return {
+        "origin": {**vars(origin), "shard": vars(origin.shard), "table": table},
+        "judged": vars(judged),
+    }
 
 
-def _link_error(path: Path, observed: str) -> AgentError:
-    return AgentError(
-        "TS-ENGRAM-LINK",
-        "a shard's place is not what it seems",
-        where=str(path),
-        expected="a directory and regular files in it, reached without links or mounts in between",
-        observed=observed,
-        remedy="put the files themselves there, or give the real directory",
-    )
-
-
-def _refuse_moved_directory(directory: Path) -> None:
-    """A link would let the agent check one place and the container mount another later."""
-    real = Path(os.path.realpath(directory))
-    if real != directory:
-        raise _link_error(directory, f"a link leads to {real}")
-    if directory.exists() and not directory.is_dir():
-        raise _link_error(directory, "no directory")
-
-
-def _state(directory: Path, shard: Shard, table: Table) -> tuple[str, str]:
-    """(state, in words) of what lies under a shard's name."""
-    path = directory / shard.name
-    partial = partial_path(path)
-    for candidate in (path, partial):
-        _refuse_linked_file(directory, candidate)
-    if not path.exists():
-        if partial.exists():
-            return PARTIAL, f"only {partial.name}, {partial.stat().st_size} bytes"
-        return MISSING, "absent"
-    return compare(path, shard, table)
-
-
-def partial_path(path: Path) -> Path:
-    return path.with_name(path.name + ".partial")
-
-
-def _refuse_linked_file(directory: Path, path: Path) -> None:
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return
-    if stat.S_ISLNK(found.st_mode):
-        raise _link_error(path, f"a link to {path.readlink()}")
-    if not stat.S_ISREG(found.st_mode):
-        raise _link_error(path, "no regular file")
-    if found.st_dev != directory.stat().st_dev or _is_mounted(path):
-        raise _link_error(path, "another mount")
-
-
-def _is_mounted(path: Path) -> bool:
-    """A file of the same file system may be bind-mounted over another; only the mount table shows it."""
-    target = str(path).replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011").replace("\n", "\\012")
-    with MOUNTINFO.open(encoding="utf-8", errors="surrogateescape") as table:
-        return any(line.split(" ")[4] == target for line in table)
-
-
-def compare(path: Path, shard: Shard, table: Table) -> tuple[str, str]:
-    """(state, in words) of an existing file: header with its padding, size, then every row, or a sample of them."""
-    descriptor = open_regular(path, os.O_NOFOLLOW)
-    try:
-        size = os.fstat(descriptor).st_size
-        if size < HEADER_BYTES:
-            return WRONG_SIZE, f"{size} bytes, less than its header"
-        difference = shard_format.header_difference(shard.header(), os.pread(descriptor, HEADER_BYTES, 0))
-        if difference is not None:
-            return WRONG_HEADER, difference
-        if size != shard.size:
-            return WRONG_SIZE, f"{size} bytes, not {shard.size}"
-        compare_content = _compare_rows if checked(shard) == "whole" else _compare_sample
-        return compare_content(descriptor, shard, table)
-    finally:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(descriptor)
-
-
-def checked(shard: Shard) -> str:
-    """How a file of this shard is compared with the checkpoint: `whole`, every byte, or `sampled`, its header, its size
-    and SAMPLED_ROWS rows."""
-    return "whole" if shard.size < WHOLE_BELOW_BYTES else "sampled"
-
-
-def sample(shard: Shard) -> list[int]:
-    """Rows of the layer to compare, ascending; always the same ones of a file's name and size."""
-    rows = range(shard.first_row, shard.end_row)
-    return sorted(random.Random(f"{shard.name} {shard.size}").sample(rows, min(SAMPLED_ROWS, len(rows))))
-
-
-def _compare_sample(descriptor: int, shard: Shard, table: Table) -> tuple[str, str]:
-    chosen = sample(shard)
-    with packing.open_rows(table, shard.first_row, shard.end_row) as rows:
-        for row in chosen:
-            expected = rows.row(row)
-            observed = os.pread(descriptor, ROW_BYTES, HEADER_BYTES + (row - shard.first_row) * ROW_BYTES)
-            if observed != expected:
-                return WRONG_CONTENT, _row_difference(row, expected, observed)
-    return OK, f"equal to the checkpoint in its header, its size and {len(chosen)} rows"
-
-
-def _row_difference(row: int, expected: bytes, observed: bytes) -> str:
-    pairs = zip(expected, observed, strict=False)
-    column = next((i for i, (a, b) in enumerate(pairs) if a != b), len(observed))
-    return f"row {row} differs first at its byte {column}"
-
-
-def _compare_rows(descriptor: int, shard: Shard, table: Table) -> tuple[str, str]:
-    buffer = bytearray()
-    offset = HEADER_BYTES
-    with packing.open_rows(table, shard.first_row, shard.end_row) as rows:
-        for expected in rows.chunks():
-            if len(buffer) != len(expected):
-                buffer = bytearray(len(expected))
-            view = memoryview(buffer)
-            filled = 0
-            while filled < len(view):
-                got = os.preadv(descriptor, [view[filled:]], offset + filled)
-                if got == 0:
-                    return WRONG_SIZE, f"it ends at byte {offset + filled} while being read"
-                filled += got
-            if buffer != expected:  # as bytearray: one memcmp
-                index = next(i for i, (a, b) in enumerate(zip(buffer, expected, strict=True)) if a != b)
-                row, column = divmod(offset - HEADER_BYTES + index, ROW_BYTES)
-                return WRONG_CONTENT, f"row {shard.first_row + row} differs first at its byte {column}"
-            offset += len(expected)
-    return OK, "equal to the checkpoint in every byte"
+def _of_json(found: Mapping[str, Any]) -> Finding:
+    table = Table(**{**found["origin"]["table"], "path": Path(found["origin"]["table"]["path"])})
+    origin = Origin(**{**found["origin"], "shard": Shard(**found["origin"]["shard"]), "table": table})
+    return Finding(origin, Judged(**found["judged"]))
 
 
 def _check_space(request: EngramRequest, todo: list[Finding]) -> None:
     """Before the first byte. A leftover .partial is removed first and counts as free; a file to be replaced stays until
     the new one is complete and does not."""
-    place = request.directory if request.directory.exists() else request.directory.parent
+    if not todo:
+        return
+    place = request.directory
+    while not place.exists():
+        place = place.parent
     facts = os.statvfs(place)
-    reclaimed = sum(_allocated(partial_path(request.directory / finding.shard.name)) for finding in todo)
-    free = facts.f_bavail * facts.f_frsize + reclaimed
-    needed = sum(finding.shard.size for finding in todo)
+    if facts.f_blocks == 0:  # a file system of no declared size, such as ramfs, has no room to be counted
+        return
+    partials = [shard_check.partial_path(request.directory / finding.shard.name) for finding in todo]
+    free = facts.f_bavail * facts.f_frsize + sum(map(_allocated, partials))
+    needed = sum(finding.shard.size for finding in todo) + request.reserve_bytes
     if free < needed:
         raise AgentError(
             "TS-ENGRAM-SPACE",
             "the packed shards do not fit",
             where=str(request.directory),
-            expected=f"{needed} bytes free for {', '.join(finding.shard.name for finding in todo)}",
+            expected=f"{needed} bytes free: {needed - request.reserve_bytes} for "
+            f"{', '.join(finding.shard.name for finding in todo)}, {request.reserve_bytes} in reserve",
             observed=f"{free} bytes free, {needed - free} too few",
             remedy="make room on this file system, or give another directory",
         )
@@ -347,28 +310,3 @@ def _check_space(request: EngramRequest, todo: list[Finding]) -> None:
 
 def _allocated(path: Path) -> int:
     return path.stat().st_blocks * 512 if path.exists() else 0
-
-
-def _pack(node: Node, request: EngramRequest, finding: Finding) -> None:
-    """Write `<name>.partial`, sync it, put it in place. Old or new content under the name, never a part."""
-    path = request.directory / finding.shard.name
-    partial = partial_path(path)
-    disk = node.disk
-    disk.remove_file(partial)
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(partial, flags, SHARED_FILE_MODE)
-    try:
-        os.fchmod(descriptor, SHARED_FILE_MODE)
-        disk.write_all(descriptor, partial, finding.shard.header())
-        with packing.open_rows(finding.table, finding.shard.first_row, finding.shard.end_row) as rows:
-            for chunk in rows.chunks():
-                disk.write_all(descriptor, partial, chunk)
-        disk.sync_file(descriptor, partial)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            disk.remove_file(partial)  # it would keep the space from everyone else
-        raise
-    finally:
-        os.close(descriptor)
-    disk.rename(partial, path)

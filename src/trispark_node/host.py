@@ -50,9 +50,7 @@ def boot_identity(node: Node) -> str:
     came back is recognised by it, whatever its files and addresses say.
     """
     kernel = (node.procfs / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    # The second field is the command in parentheses and may hold anything; counting begins behind it.
-    fields = (node.procfs / "1/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    return f"{kernel}:{int(fields[19])}"
+    return f"{kernel}:{processes.start_ticks(node.procfs, 1)}"
 
 
 def _disk(path: str) -> dict[str, Any]:

@@ -76,6 +76,11 @@ class Layout:
         return self.engine_caches / image
 
     @property
+    def engram_job(self) -> Path:
+        """The last job on this node's shards: how far it is, or how it ended."""
+        return self.root / "engram-job.json"
+
+    @property
     def share(self) -> Path:
         """Which mount of the checkpoint is ours."""
         return self.root / "share.json"
@@ -95,5 +100,6 @@ class Layout:
 
     def lock(self, area: str) -> Path:
         """`lock` guards the node's state; long transfers have their own (`lock.engram`, `lock.image`), so that a
-        stop never waits for a file that is being packed."""
+        stop never waits for a file that is being packed. `lock.disk` is held by what must have the disks to itself: a
+        measurement, or work on whole shards."""
         return self.root / ("lock" if area == "state" else f"lock.{area}")

@@ -53,6 +53,21 @@ def held(path: Path, clock: Clock, wait_s: float, verb: str) -> Iterator[Callabl
         os.close(descriptor)
 
 
+def is_held(path: Path) -> bool:
+    """Whether some process holds the lock at this moment; the file is looked at only."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _locked(path: Path, wait_s: float, content: bytes) -> AgentError:
     try:
         owner = json.loads(content)

@@ -60,15 +60,20 @@ class OneshotRequest:
 def oneshot(node: Node, request: OneshotRequest, mode: Mode) -> dict[str, Any]:
     """Run the container to its end or its deadline; nothing of it stays.
 
-    It holds a lock of its own name only: a load test must not keep anyone from stopping the engine.
+    It holds a lock of its own name, and that of the disks: a load test must not keep anyone from stopping the engine,
+    and nothing may pack or hash shards beside it.
     """
     if mode.check:
         _refuse(node, request)
         return {"changed": False, "exit_code": None, "output": None, "log_tail": []}
     node.disk.make_directory(node.layout.run)
-    with held(node.layout.lock(request.name), node.clock, mode.lock_wait_s, "oneshot") as note:
+    with (
+        held(node.layout.lock(request.name), node.clock, mode.lock_wait_s, "oneshot") as note,
+        held(node.layout.lock("disk"), node.clock, mode.lock_wait_s, f"oneshot {request.name}") as note_disk,
+    ):
         _refuse(node, request)
         note()
+        note_disk()
         with node.journal.step("oneshot", {"image": request.image, "name": request.name}):
             _remove_leftovers(node, request.name)
             return {"changed": False, **_run(node, request)}

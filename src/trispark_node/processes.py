@@ -20,6 +20,13 @@ def of_container(procfs: Path, container_id: str) -> list[int]:
     return sorted(found)
 
 
+def start_ticks(procfs: Path, pid: int) -> int:
+    """When the process began, in clock ticks since the kernel's start. Raises OSError when there is none."""
+    stat = (procfs / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    # The second field is the command in parentheses and may hold anything; counting begins behind it.
+    return int(stat.rpartition(")")[2].split()[19])
+
+
 def resident_bytes(procfs: Path, pids: list[int]) -> int:
     """Memory that the processes hold, pages that they share counted for each; one that has ended counts nothing."""
     total = 0

@@ -23,3 +23,12 @@ def read_regular(path: Path) -> bytes:
     """The whole content. Raises OSError as `open_regular` does."""
     with os.fdopen(open_regular(path), "rb") as file:
         return file.read()
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """The whole content. Raises OSError as `open_regular` does, EFBIG for more than `most` bytes."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"more than {most} bytes", str(path))
+    return content

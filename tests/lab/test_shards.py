@@ -42,9 +42,28 @@ def test_missing_and_partial_shards_are_packed_again_to_the_same_bytes(whole) ->
     played = whole.play("shards")
     assert played.rc == 0, played.output[-3000:]
     assert (digest(whole, "spark1", one), digest(whole, "spark2", two)) == before
-    assert whole.node("spark2", "ls", "/srv/engram").decode().split() == sorted(
-        FILE.format(layer=layer, rank=2).rsplit("/", 1)[1] for layer in (1, 14)
-    )
+    files = [FILE.format(layer=layer, rank=2).rsplit("/", 1)[1] for layer in (1, 14)]
+    manifests = [f"{file}.manifest.json" for file in files]
+    assert whole.node("spark2", "ls", "/srv/engram").decode().split() == sorted([*files, *manifests])
+
+
+def test_a_shard_without_manifest_is_refused_by_a_boot_and_adopted_by_shards(whole) -> None:
+    path = FILE.format(layer=1, rank=1)
+    before = digest(whole, "spark1", path)
+    whole.node("spark1", "rm", f"{path}.manifest.json")
+    played = whole.play("boot")
+    assert (played.rc != 0, "TS-ENGRAM-UNPROVEN" in played.output) == (True, True)
+    played = whole.play("shards")
+    assert played.rc == 0, played.output[-3000:]
+    assert "no_manifest, adopted" in played.output
+    assert digest(whole, "spark1", path) == before
+    assert b'"origin":"adopted"' in whole.node("spark1", "cat", f"{path}.manifest.json")
+
+
+@pytest.mark.parametrize("level", ["quick", pytest.param("deep", marks=pytest.mark.slow)])
+def test_every_row_of_every_rank_is_the_checkpoints(whole, level) -> None:
+    played = whole.play("shards_verify", level=level)
+    assert played.rc == 0, played.output[-3000:]
 
 
 @pytest.mark.parametrize(

@@ -148,10 +148,17 @@ PREFETCH = (
     Mutation(
         "prefetch: the gather does not join the read",
         _PREFETCH,
-        "        if not pending.done.wait(JOIN_DEADLINE_S):\n",
+        "        in_time = pending.done.wait(JOIN_DEADLINE_S)\n",
         "        if not pending.done.is_set():\n            return None\n"
-        "        if not pending.done.wait(JOIN_DEADLINE_S):\n",
+        "        in_time = pending.done.wait(JOIN_DEADLINE_S)\n",
         f"{_OF_PREFETCH}::test_gather_waits_for_its_read",
+    ),
+    Mutation(
+        "prefetch: the time that a gather waits counts as hidden",
+        _PREFETCH,
+        "max(min(pending.ended, joined) - pending.began, 0.0)",
+        "max(pending.ended - pending.began, 0.0)",
+        f"{_OF_PREFETCH}::test_what_a_gather_waits_is_exposed_and_only_the_rest_hidden",
     ),
     Mutation(
         "prefetch: rows of other ids are served",

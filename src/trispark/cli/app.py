@@ -13,6 +13,7 @@ import typer
 from trispark import __version__
 from trispark.cli import exit_codes
 from trispark.cli.demo import Demo
+from trispark.cli.engram import engram_app
 from trispark.cli.features import feature_lines, list_features
 from trispark.cli.lab import (
     LAB_PLAYBOOKS,
@@ -81,6 +82,9 @@ def _begin(named: str | None, *, changing: bool, offline: bool = False) -> tuple
     choice = choose_site(REPO, named, changing=changing, offline=offline)
     terminal.say(choice.line)
     return terminal, choice.name
+
+
+app.add_typer(engram_app(_begin, lambda site, terminal: Player(REPO, site, terminal)), name="engram")
 
 
 def _begin_lab() -> Terminal:

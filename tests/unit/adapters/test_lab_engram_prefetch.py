@@ -48,7 +48,8 @@ class Harness:
         self.said: list[str] = []
         self.stores = [Store(1), Store(14)]
         module: Any = SimpleNamespace(attach=engram.attach, ids_known=engram.ids_known, gather=engram.gather)
-        self.prefetch = Prefetch(module, check, self.said.append)
+        self.time = 0.0
+        self.prefetch = Prefetch(module, check, self.said.append, lambda: self.time)
         self.prefetch.attach(self.stores)  # type: ignore[arg-type]
 
     def lookups(self, *ids: list[int]) -> list[Lookup]:
@@ -70,6 +71,10 @@ MakeHarness = Callable[..., Harness]
 def evidence(name: str, said: list[str]) -> bool:
     document = yaml.safe_load((ROOT / "experiments/evidence.yml").read_text(encoding="utf-8"))
     return bool(lines_matching(document["evidence"][name]["pattern"], "\n".join(said)))
+
+
+def served(count: int, hidden: str = "0.000", exposed: str = "0.000") -> str:
+    return f"DSV41 Engram prefetch served={count} synchronous=0 hidden_ms={hidden} exposed_ms={exposed}"
 
 
 def test_reads_begin_before_they_are_gathered() -> None:
@@ -148,7 +153,7 @@ def test_check_compares_and_counts() -> None:
     assert harness.prefetch.lines(True)[1] == f"DSV41 Engram prefetch {tail} [-1, -1]"
     harness.forward([1], [2])
     lines = harness.prefetch.lines(False)
-    assert lines == ["DSV41 Engram prefetch served=2 synchronous=0", f"DSV41 Engram prefetch {tail} [0, 0]"]
+    assert lines == [served(2), f"DSV41 Engram prefetch {tail} [0, 0]"]
     assert evidence("prefetch.served", lines)
     assert not evidence("prefetch.differs", lines)
     harness.stores[1].twist = 1
@@ -174,7 +179,58 @@ def test_lines_are_deltas_and_zero_is_no_evidence() -> None:
     harness = Harness()
     assert harness.prefetch.lines(False) == []
     harness.forward([1], [2])
-    assert harness.prefetch.lines(False) == ["DSV41 Engram prefetch served=2 synchronous=0"]
+    assert harness.prefetch.lines(False) == [served(2)]
     final = harness.prefetch.lines(True)
-    assert final == ["DSV41 Engram prefetch served=0 synchronous=0"]
+    assert final == [served(0)]
     assert not evidence("prefetch.served", final)
+
+
+def read_of(harness: Harness, layer: int) -> Any:
+    return harness.prefetch._pending[layer]
+
+
+def test_a_read_that_is_over_before_its_join_is_hidden_and_nothing_of_it_exposed() -> None:
+    harness = Harness()
+    harness.time = 10.0
+    harness.stores[0].gate.clear()
+    lookups = harness.lookups([1], [2])
+    harness.prefetch.ids_known(lookups)
+    assert harness.stores[0].begun.wait(30)
+    harness.time = 13.0
+    reads = [read_of(harness, 1), read_of(harness, 14)]
+    harness.stores[0].gate.set()
+    assert all(read.done.wait(30) for read in reads)
+    harness.time = 20.0
+    for lookup in lookups:
+        harness.prefetch.gather(lookup)
+    assert harness.prefetch.lines(False) == [served(2, hidden="3000.000")]
+    assert harness.prefetch.lines(True) == [served(0)], "times are those since the line before"
+
+
+def test_what_a_gather_waits_is_exposed_and_only_the_rest_hidden() -> None:
+    harness = Harness()
+    harness.time = 30.0
+    harness.stores[0].gate.clear()
+    lookups = harness.lookups([1], [2])
+    harness.prefetch.ids_known(lookups)
+    assert harness.stores[0].begun.wait(30)
+
+    class Opening(threading.Event):
+        """The read ends four seconds after it began, while the gather waits."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            harness.time = 34.0
+            harness.stores[0].gate.set()
+            return super().wait(timeout)
+
+    read_of(harness, 1).done = Opening()
+    harness.time = 32.0
+    harness.prefetch.gather(lookups[0])
+    assert (harness.prefetch.hidden_s, harness.prefetch.exposed_s) == (2.0, 2.0)
+
+
+def test_a_read_that_failed_hid_nothing() -> None:
+    harness = Harness()
+    harness.stores[0].failures = [OSError("no more")]
+    harness.forward([3], [4])
+    assert harness.prefetch.hidden_s == 0.0

@@ -463,3 +463,22 @@ def test_cache_hits_cost_no_reads(
     if hits:
         log("threads=96 packed=True\n", f"threads=96 packed=True hits={hits}\n")(seen["spark1"])
     assert bad(evaluate(cached, seen, canary, engram_rows)) == (set() if ok else {("engram.reads", 1)})
+
+
+def test_rows_are_those_of_the_verified_shards_whatever_divides_them(
+    baseline: Resolution, healthy: Healthy, canary: dict[str, Any], engram_rows: dict[int, int]
+) -> None:
+    """By the column layout a rank owns other rows; the engine must say the same, else its shards are not its own."""
+    parts = len(baseline.nodes)
+    even = {
+        node: {layer: (rows * rank // parts, rows * (rank + 1) // parts) for layer, rows in engram_rows.items()}
+        for rank, node in baseline.nodes.items()
+    }
+    assert failed(evaluate(baseline, healthy(baseline), canary, engram_rows, owned=even)) == []
+    node = baseline.nodes[1]
+    other = {**even, node: {layer: (first + 1, end) for layer, (first, end) in even[node].items()}}
+    (result,) = failed(evaluate(baseline, healthy(baseline), canary, engram_rows, owned=other))
+    assert (result.check_id, result.rank) == ("engram.rows", 1)
+    none = {name: rows for name, rows in even.items() if name != node}
+    (result,) = failed(evaluate(baseline, healthy(baseline), canary, engram_rows, owned=none))
+    assert (result.check_id, result.rank) == ("engram.rows", 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import random
 import struct
@@ -12,14 +11,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from trispark_node import engram, packing, safetensors
+from trispark_node import engram, engram_tables, native_pack, ownership, safetensors, shard_check
+from trispark_node.engram_request import EngramRequest
 from trispark_node.errors import AgentError
 from trispark_node.fields import Fields
 from trispark_node.mutation import Mode
 from trispark_node.shard_format import Shard
+from trispark_node.shard_manifest import Origin
 
 LAYERS = [1, 14]
 
@@ -35,9 +34,17 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
+def with_manifests(*files: str) -> list[str]:
+    return sorted([*files, *(f"{file}.manifest.json" for file in files)])
+
+
 def request(checkpoint, place, action="ensure", rank=1, **more):
     fields = {"checkpoint": str(checkpoint.directory), "directory": str(place), "rank": rank, "tp": 3, "layers": LAYERS}
     return {"action": action, **fields, **more}
+
+
+def even(layer, rank, tp, rows):
+    return Shard.of(layer, rank, ownership.boundaries("even", {}, layer, rows, tp))
 
 
 def states(answer):
@@ -55,7 +62,7 @@ def states(answer):
     ],
 )
 def test_partition_of_the_real_tables(total, rank, first, end, size):
-    shard = Shard.of(14, rank, 3, total)
+    shard = even(14, rank, 3, total)
     assert (shard.first_row, shard.end_row, shard.size, shard.name) == (first, end, size, f"engram-l14-r{rank}of3.bin")
 
 
@@ -82,57 +89,32 @@ def test_packed_files_equal_the_reference(bench, checkpoint, place, rank):
     assert (again["changed"], states(again)) == (False, ["ok", "ok"])
 
 
-@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(rows=st.integers(8180, 12300), rank=st.integers(0, 2), tp=st.integers(1, 3))
-def test_tables_of_several_chunks(bench, make_checkpoint, tmp_path_factory, rows, rank, tp):
-    rank %= tp
-    base = tmp_path_factory.mktemp("tables")
-    checkpoint = make_checkpoint(base / "checkpoint", {1: rows})
-    (base / "out").mkdir()
-    ask = request(checkpoint, base / "out", rank=rank, tp=tp, layers=[1])
-    bench.ask("engram", **ask)
-    assert (base / "out" / f"engram-l1-r{rank}of{tp}.bin").read_bytes() == checkpoint.shard(1, rank, tp)
-
-
-def test_short_reads_are_completed(bench, checkpoint, place, monkeypatch):
-    real = os.preadv
-    sizes = itertools.cycle([1, 300, 7, 255, 256, 1000])
-
-    def stingy(descriptor, buffers, offset):
-        left = next(sizes)
-        taken = []
-        for buffer in buffers:
-            taken.append(buffer[: min(len(buffer), left)])
-            left -= len(taken[-1])
-            if not left:
-                break
-        return real(descriptor, taken, offset)
-
-    monkeypatch.setattr(os, "preadv", stingy)
+def test_verify_finds_flipped_bytes(bench, checkpoint, place):
+    """Each byte of the header's fields, and bytes of the padding and of all rows: weights and scales alike."""
     bench.ask("engram", **request(checkpoint, place))
-    assert (place / "engram-l1-r1of3.bin").read_bytes() == checkpoint.shard(1, 1)
-
-
-def test_verify_finds_every_flipped_byte(bench, checkpoint, place):
-    """Each byte of header and padding, and each byte of every row: weights and scales alike."""
-    bench.ask("engram", **request(checkpoint, place))
-    shard, table = Shard.of(1, 1, 3, 50), packing.find_tables(checkpoint.directory, (1,))[1]
+    shard, table = even(1, 1, 3, 50), engram_tables.find_tables(checkpoint.directory, (1,))[1]
+    origin = Origin(shard, table, "even", None, None)
     path = place / shard.name
+
+    def judged():
+        found = shard_check.judge(place, origin, {}, "quick", shard_check.ALONE)
+        return found.state, found.observed
+
     content = bytearray(path.read_bytes())
     chosen = random.Random(3)
     with path.open("r+b", buffering=0) as file:
-        for offset in range(len(content)):
+        for offset in [*range(48), *range(48, 4096, 31), 4095, *range(4096, len(content), 5), len(content) - 1]:
             file.seek(offset)
             file.write(bytes([content[offset] ^ (1 << chosen.randrange(8))]))
-            state, observed = engram.compare(path, shard, table)
-            expected = engram.WRONG_HEADER if offset < 4096 else engram.WRONG_CONTENT
+            state, observed = judged()
+            expected = shard_check.WRONG_HEADER if offset < 4096 else shard_check.WRONG_CONTENT
             assert state == expected, offset
             if offset >= 4096:
                 row, byte = divmod(offset - 4096, 264)
                 assert observed == f"row {16 + row} differs first at its byte {byte}"
             file.seek(offset)
             file.write(content[offset : offset + 1])
-    assert engram.compare(path, shard, table)[0] == engram.OK
+    assert judged()[0] == shard_check.OK
 
 
 def truncated(path: Path, checkpoint) -> None:
@@ -171,7 +153,7 @@ def test_a_wrong_file_is_refused_and_replaced_only_with_repair(bench, checkpoint
         error = bench.refused("engram", **request(checkpoint, place, action))
         assert error["id"] == error_id
         assert f"engram-l1-r1of3.bin {state}" in error["observed"]
-        assert "./trispark play shards -e repair=true" in error["remedy"]
+        assert "./trispark engram pack --repair" in error["remedy"]
         assert "boot again" in error["remedy"]
         assert "engram-l14-r1of3.bin" not in error["observed"]
         assert path.read_bytes() == wrong
@@ -189,16 +171,15 @@ def test_the_limit_tells_which_files_are_sampled(bench, checkpoint, place, monke
     bench.ask("engram", **request(checkpoint, place))
     assert [row["checked"] for row in bench.ask("engram", **request(checkpoint, place))["files"]] == ["whole"] * 2
     size = len(checkpoint.shard(14, 1))
-    monkeypatch.setattr(engram, "WHOLE_BELOW_BYTES", size + more)
+    monkeypatch.setattr(shard_check, "WHOLE_BELOW_BYTES", size + more)
     expected = ["whole", "whole" if more else "sampled"]
     for action in ("verify", "ensure"):
         answer = bench.ask("engram", **request(checkpoint, place, action))
         assert [row["checked"] for row in answer["files"]] == expected
-    assert engram.checked(Shard.of(14, 0, 3, 384_016_682)) == "sampled"
 
 
 def test_the_limit_of_whole_comparison_is_one_gib():
-    assert engram.WHOLE_BELOW_BYTES == 2**30
+    assert shard_check.WHOLE_BELOW_BYTES == 2**30
 
 
 def test_what_was_not_compared_is_not_called_so(bench, checkpoint, place):
@@ -213,19 +194,19 @@ def sampled(bench, make_checkpoint, tmp_path, monkeypatch, rows=3000):
     place.mkdir()
     ask = {**request(checkpoint, place), "layers": [1]}
     bench.ask("engram", **ask)
-    monkeypatch.setattr(engram, "WHOLE_BELOW_BYTES", 4096)
-    shard = Shard.of(1, 1, 3, rows)
-    return ask, place / shard.name, shard, engram.sample(shard)
+    monkeypatch.setattr(shard_check, "WHOLE_BELOW_BYTES", 4096)
+    shard = even(1, 1, 3, rows)
+    return ask, place / shard.name, shard, shard_check.sample(shard)
 
 
 def test_the_sample_is_of_256_rows_and_always_the_same(bench, make_checkpoint, tmp_path, monkeypatch):
     _, _, shard, rows = sampled(bench, make_checkpoint, tmp_path, monkeypatch)
     assert len(set(rows)) == 256
-    assert rows == sorted(rows) == engram.sample(shard)
+    assert rows == sorted(rows) == shard_check.sample(shard)
     assert (rows[0] >= shard.first_row, rows[-1] < shard.end_row) == (True, True)
     assert max(rows) - min(rows) > shard.rows * 0.9
-    assert engram.sample(Shard.of(1, 1, 3, 3003)) != rows
-    assert engram.sample(Shard.of(2, 1, 3, 3000)) != rows
+    assert shard_check.sample(even(1, 1, 3, 3003)) != rows
+    assert shard_check.sample(even(2, 1, 3, 3000)) != rows
 
 
 @pytest.mark.parametrize("byte", [0, 255, 256, 263])
@@ -281,13 +262,13 @@ def test_missing_and_partial(bench, checkpoint, place):
         error = bench.refused("engram", **request(checkpoint, place, action))
         assert error["id"] == error_id
         assert "engram-l14-r1of3.bin missing" in error["observed"]
-        assert error["remedy"] == "run playbooks/shards.yml (./trispark play shards)"
+        assert error["remedy"] == "run playbooks/shards.yml (./trispark engram pack)"
     assert names(place) == ["engram-l1-r1of3.bin.partial"]
     checked = bench.ask("engram", **request(checkpoint, place, check=True))
     assert [(row["state"], row["action"]) for row in checked["files"]] == [("partial", "packed"), ("missing", "packed")]
     assert names(place) == ["engram-l1-r1of3.bin.partial"]
     bench.ask("engram", **request(checkpoint, place))
-    assert names(place) == ["engram-l1-r1of3.bin", "engram-l14-r1of3.bin"]
+    assert names(place) == with_manifests("engram-l1-r1of3.bin", "engram-l14-r1of3.bin")
 
 
 def test_other_names_are_never_touched(bench, checkpoint, place):
@@ -350,13 +331,13 @@ def test_a_file_mounted_over_a_shard_is_refused(bench, checkpoint, place, monkey
     bench.ask("engram", **request(checkpoint, place))
     table = place / "mountinfo"
     table.write_text(f"36 35 98:0 /other {place}/engram-l1-r1of3.bin rw - ext4 /dev/sda rw\n")
-    monkeypatch.setattr(engram, "MOUNTINFO", table)
+    monkeypatch.setattr(shard_check, "MOUNTINFO", table)
     assert bench.refused("engram", **request(checkpoint, place, "verify"))["id"] == "TS-ENGRAM-LINK"
 
 
 def test_space_is_checked_before_the_first_byte(bench, checkpoint, place, monkeypatch):
     needed = sum(len(checkpoint.shard(layer, 1)) for layer in LAYERS)
-    free = SimpleNamespace(f_bavail=needed - 1, f_frsize=1)
+    free = SimpleNamespace(f_bavail=needed - 1, f_frsize=1, f_blocks=needed)
     monkeypatch.setattr(os, "statvfs", lambda path: free)
     error = bench.refused("engram", **request(checkpoint, place))
     assert error["id"] == "TS-ENGRAM-SPACE"
@@ -368,15 +349,15 @@ def test_space_is_checked_before_the_first_byte(bench, checkpoint, place, monkey
 
 
 def test_a_disk_that_fills_up_meanwhile_gets_its_space_back(bench, checkpoint, place, monkeypatch):
-    real = bench.node.disk.write_all
+    real = native_pack.pack
 
-    def full(descriptor, path, data):
-        real(descriptor, path, data)
-        if path.name.endswith(".partial"):
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+    def full(*given, **more):
+        real(*given, **more)
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(bench.node.disk, "write_all", full)
-    assert bench.refused("engram", **request(checkpoint, place))["id"] == "TS-AGENT-SPACE"
+    monkeypatch.setattr(native_pack, "pack", full)
+    error = bench.refused("engram", **request(checkpoint, place))
+    assert (error["id"], error["where"]) == ("TS-AGENT-SPACE", str(place / "engram-l1-r1of3.bin.partial"))
     assert names(place) == []
 
 
@@ -384,14 +365,15 @@ def test_a_disk_that_fills_up_meanwhile_gets_its_space_back(bench, checkpoint, p
 def test_packing_killed_at_every_step(bench, checkpoint, place, crashes, initial):
     path = place / "engram-l1-r1of3.bin"
     fields = request(checkpoint, place, repair=True, layers=[1])
-    parsed = engram.EngramRequest.parse(Fields(fields, "request"))
+    parsed = EngramRequest.parse(Fields(fields, "request"))
 
     def operation(disk):
         engram.engram(bench.with_disk(disk), parsed, Mode(False, 0))
 
     def reset():
         path.unlink(missing_ok=True)
-        path.with_name(path.name + ".partial").unlink(missing_ok=True)
+        for beside in (".partial", ".manifest.json"):
+            path.with_name(path.name + beside).unlink(missing_ok=True)
         if initial is not None:
             path.write_bytes(initial)
 
@@ -400,7 +382,7 @@ def test_packing_killed_at_every_step(bench, checkpoint, place, crashes, initial
         content = path.read_bytes() if path.exists() else None
         assert content in (initial, new), point
         bench.ask("engram", **fields)
-        assert names(place) == [path.name], point
+        assert names(place) == with_manifests(path.name), point
         assert path.read_bytes() == new, point
 
 
@@ -522,12 +504,12 @@ def test_a_header_over_100_mib_is_not_read(bench, place, tmp_path, monkeypatch):
     assert (error["id"], "104857601" in error["observed"]) == ("TS-ENGRAM-CHECKPOINT", True)
 
 
-@pytest.mark.parametrize("hangs", ["find_tables", "open_rows"])
+@pytest.mark.parametrize("hangs", [(engram_tables, "find_tables"), (native_pack, "compare")])
 @pytest.mark.parametrize("action", ["verify", "ensure"])
 def test_a_checkpoint_whose_server_is_gone_ends_the_verb(bench, checkpoint, place, monkeypatch, action, hangs):
     """A hard mount never answers and never fails."""
     bench.ask("engram", **request(checkpoint, place))
-    monkeypatch.setattr(packing, hangs, lambda *_: time.sleep(600))
+    monkeypatch.setattr(*hangs, lambda *_, **__: time.sleep(600))
     monkeypatch.setattr(engram, "INSPECT_S", 0.5)
     began = time.monotonic()
     error = bench.refused("engram", **request(checkpoint, place, action))
@@ -551,11 +533,11 @@ def test_bad_checkpoints(tmp_path, name):
     elif name != "none":
         (tmp_path / "a.safetensors").write_bytes(BAD_FILES[name])
     with pytest.raises(AgentError) as caught:
-        packing.find_tables(tmp_path, (1,))
+        engram_tables.find_tables(tmp_path, (1,))
     assert caught.value.id == "TS-ENGRAM-CHECKPOINT"
 
 
 def test_the_smallest_good_checkpoint(tmp_path):
     (tmp_path / "a.safetensors").write_bytes(table(GOOD_W, GOOD_S))
-    found = packing.find_tables(tmp_path, (1,))[1]
+    found = engram_tables.find_tables(tmp_path, (1,))[1]
     assert (found.rows, found.scale_offset - found.weight_offset) == (1, 256)

@@ -1,0 +1,178 @@
+"""Follows the work on a node's whole shards: begins or joins the node's job, shows how far it is, hands on its answer.
+
+The job belongs to the node (trispark_node.engram_job). It ends by itself when nobody follows it any more; the next run
+joins it, or is told how it ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+from trispark.agent_call import AGENT, failed, result_of_answer
+from trispark.errors import TrisparkError
+
+START_S: Final = 300.0
+"""Before the first byte, and after the last one: room is looked for, files are synced."""
+GRACE_S: Final = 300.0
+"""How much longer than this controller the node waits for its job's end."""
+POLL_S: Final = 2.0
+"""How long the node waits for the job's end before it answers a poll."""
+LOST_AT_MOST: Final = 10
+"""Polls in a row that a node may leave unanswered: a connection may be made again, the job needs none."""
+MIB: Final = 2**20
+
+
+class Ask(Protocol):
+    def __call__(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """A task's result of one call of the agent's verb `engram-job` (agent_call.call_agent)."""
+
+
+class Interrupted(BaseException):
+    """A signal ended the controller's wait. No Exception: Ansible's connections try again after any of those."""
+
+
+def deadline_s(total_bytes: int, floor_mib_s: float, limit_bytes_s: int = 0) -> float:
+    """Seconds in which so many bytes are done at the lowest believable speed; a throttle lowers that to its half."""
+    floor = floor_mib_s * MIB
+    if limit_bytes_s:
+        floor = min(floor, limit_bytes_s / 2)
+    return START_S + total_bytes / floor
+
+
+def follow(
+    ask: Ask,
+    work: Mapping[str, Any],
+    *,
+    floor_mib_s: float,
+    show: Callable[[str], None],
+    clock: Callable[[], float],
+    pause: Callable[[float], None],
+) -> dict[str, Any]:
+    """The task's result, as the agent's verb `engram` would give it; with `work` as that verb's request.
+
+    An interrupt stops the job on the node and goes on. `show` gets lines for a person.
+    """
+    begun = ask({"action": "start", "work": dict(work), "job_deadline_s": 7 * 86400.0})
+    if begun.get("failed"):
+        return begun
+    answer = begun["answer"]
+    _show_earlier(answer.get("earlier"), show)
+    if answer["job"] is None:
+        return begun
+    job = str(answer["job"])
+    try:
+        return _watch(ask, job, answer, work, floor_mib_s, show, clock, pause)
+    except Interrupted:
+        show(f"job {job}: interrupted, it is ended on the node")
+        with suppress(Exception):  # a node that does not answer ends it by itself, and the next run sees it
+            ask({"action": "stop", "job": job})
+        raise
+
+
+def _watch(
+    ask: Ask,
+    job: str,
+    begun: Mapping[str, Any],
+    work: Mapping[str, Any],
+    floor_mib_s: float,
+    show: Callable[[str], None],
+    clock: Callable[[], float],
+    pause: Callable[[float], None],
+) -> dict[str, Any]:
+    total = int(begun["total_bytes"])
+    within = deadline_s(total, floor_mib_s, int(work.get("limit_bytes_s") or 0))
+    what = "goes on with" if begun["attached"] else "begins"
+    show(f"job {job} {what} {total / 1e9:.2f} GB; at most {duration(within)}")
+    began, lines, lost = clock(), _Lines(show, clock), 0
+    while True:
+        polled = ask({"action": "poll", "job": job, "timeout_s": POLL_S})
+        if polled.get("failed") and "answer" not in polled and lost < LOST_AT_MOST:
+            lost += 1
+            pause(POLL_S)
+            continue
+        if polled.get("failed"):
+            return polled
+        lost = 0
+        state = polled["answer"]
+        if state["state"] != "running":
+            return _ended(state)
+        lines.progress(state)
+        if clock() - began > within:
+            ask({"action": "stop", "job": job})
+            return failed(_late(job, within, state).as_dict())
+
+
+def _ended(state: Mapping[str, Any]) -> dict[str, Any]:
+    if state["answer"] is not None:
+        return result_of_answer("engram", AGENT, 0 if state["answer"].get("ok") else 1, state["answer"])
+    return failed(
+        TrisparkError(
+            "TS-ENGRAM-JOB",
+            "the job on the node's shards ended without a result",
+            where=str(state["directory"]),
+            expected="its end with an answer",
+            observed=f"{state['state']} at {percent(state)} of {state['title']}",
+            remedy="see what ended it (another controller, a reboot, the kernel's memory killer), then run it again",
+        ).as_dict()
+    )
+
+
+def _late(job: str, within: float, state: Mapping[str, Any]) -> TrisparkError:
+    return TrisparkError(
+        "TS-ENGRAM-LATE",
+        "work on a node's shards was slower than the lowest speed that is believed in; it was ended",
+        where=f"{state['directory']}/{state['file']}",
+        expected=f"its end within {duration(within)}",
+        observed=f"{percent(state)} done, {state['mib_s']} MiB/s",
+        remedy="see the disk and the checkpoint's file system, or lower engram_floor_mib_s",
+    )
+
+
+class _Lines:
+    """A line at each new file or phase, and in between less often the longer it takes."""
+
+    def __init__(self, show: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._show = show
+        self._clock = clock
+        self._began = clock()
+        self._due = self._began
+        self._current = ("", "")
+
+    def progress(self, state: Mapping[str, Any]) -> None:
+        now = self._clock()
+        current = (str(state["file"]), str(state["phase"]))
+        if not state["file"] or (now < self._due and current == self._current):
+            return
+        self._current = current
+        self._due = now + min(max((now - self._began) / 10, 5.0), 60.0)
+        self._show(progress_line(state))
+
+
+def progress_line(state: Mapping[str, Any]) -> str:
+    """`pack engram-l1-r0of3.bin: 12 % of 67.6 GB, 350.1 MiB/s, 2 min 50 s left`."""
+    left = "" if state["left_s"] is None else f", {duration(float(state['left_s']))} left"
+    total = int(state["total_bytes"]) / 1e9
+    return f"{state['phase']} {state['file']}: {percent(state)} of {total:.2f} GB, {state['mib_s']} MiB/s{left}"
+
+
+def percent(state: Mapping[str, Any]) -> str:
+    return f"{100 * int(state['done_bytes']) // max(int(state['total_bytes']), 1)} %"
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `2 min 50 s`, `3 h 5 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _show_earlier(earlier: Mapping[str, Any] | None, show: Callable[[str], None]) -> None:
+    if earlier is not None:
+        said = f" with {earlier['error']}" if earlier["error"] else ""
+        when = f" at {earlier['ended_at']}" if earlier["ended_at"] else f", begun at {earlier['started_at']}"
+        show(f"an earlier job, {earlier['title']}, that nobody waited for: {earlier['state']}{said}{when}")

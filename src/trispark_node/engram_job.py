@@ -1,0 +1,299 @@
+"""Verb `engram-job`: work on whole shards, which takes minutes to hours, in a process that no connection holds.
+
+start   does what `engram` does; when that is short it answers at once, else a process of its own goes on with it
+poll    how far it is; when it has ended, what `engram` would have answered
+stop    ends it; nothing of an unfinished shard stays
+
+The job's state lies in `engram-job.json`. That a job lives is not written there: it holds the lock `lock.engram`, which
+the kernel drops with its process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import select
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trispark_node import engram, processes, shard_check
+from trispark_node.detached import Say, spawn
+from trispark_node.engram_request import ENSURE, EngramRequest
+from trispark_node.errors import AgentError
+from trispark_node.fields import Fields
+from trispark_node.job_state import DIED, ENDED, PROCFS, RUNNING, STOPPED, JobFile
+from trispark_node.journal import FAILED
+from trispark_node.lock import held, is_held
+from trispark_node.mutation import Mode
+from trispark_node.node import Node
+from trispark_node.shard_check import QUICK, Work
+from trispark_node.unexpected import internal_error, os_error
+
+JOB_ID = re.compile(r"j[0-9a-f]{16}")
+POLL_S = 0.2
+START_S = 60.0
+"""For a process to begin its work after the locks were got."""
+STOP_S = 10.0
+"""Between TERM and KILL, and after KILL."""
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """`deadline_s` ends a job that nobody waits for any more; `timeout_s` is how long a poll waits for news."""
+
+    action: str
+    work: EngramRequest | None
+    job: str
+    deadline_s: float
+    timeout_s: float
+
+    @classmethod
+    def parse(cls, fields: Fields) -> JobRequest:
+        action = fields.text("action", pattern=re.compile("start|poll|stop"))
+        return cls(
+            action=action,
+            work=EngramRequest.parse_inner(fields.inner("work")) if action == "start" else None,
+            job="" if action == "start" else fields.text("job", pattern=JOB_ID),
+            deadline_s=fields.seconds("job_deadline_s", high=7 * 86400.0) if action == "start" else 0.0,
+            timeout_s=fields.seconds("timeout_s", 0, high=30) if action == "poll" else 0.0,
+        )
+
+
+def engram_job(node: Node, request: JobRequest, mode: Mode) -> dict[str, Any]:
+    if request.work is not None:
+        return _start(node, request.work, request.deadline_s, mode)
+    if request.action == "poll":
+        return _poll(node, request)
+    return _stop(node, request.job, mode)
+
+
+def _start(node: Node, work: EngramRequest, deadline_s: float, mode: Mode) -> dict[str, Any]:
+    """`job` is None where the answer is there already; `earlier` says how a job ended that nobody asked after."""
+    file = JobFile(node)
+    before = file.read()
+    check = mode.check and work.action == ENSURE  # whatever verifies changes nothing
+    if before is not None and not check and _state_of(node, file, before["job"])["state"] == RUNNING:
+        if before["fingerprint"] != work.fingerprint:
+            raise _busy(before)
+        return {"changed": False, "job": before["job"], "attached": True, "total_bytes": before["total_bytes"]}
+    short = work.action != ENSURE and work.level == QUICK
+    if short or check:
+        return {**engram.engram(node, work, mode), "job": None}
+    total, answer = engram.outlook(node, work)
+    earlier = _earlier(before)
+    if not total:
+        if before is not None:
+            file.see(before["job"])
+        return {"changed": False, **answer, "job": None, "earlier": earlier}
+    job = f"j{secrets.token_hex(8)}"
+    node.disk.make_directory(node.layout.root)
+
+    def run(started: Say) -> None:
+        signal.setitimer(signal.ITIMER_REAL, deadline_s)  # its default action ends the process, and with it the lock
+        _run(node, work, job, total, mode, started)
+
+    said = spawn(run, START_S + mode.lock_wait_s)
+    if said is None:
+        raise AgentError(
+            "TS-ENGRAM-JOB",
+            "a job on this node's shards did not begin",
+            where=str(node.layout.engram_job),
+            expected=f"its begin within {START_S + mode.lock_wait_s:g} s",
+            observed="no word of it",
+            remedy="run the verb again; see the node's memory and processes",
+        )
+    if "error" in said:
+        raise _of_fields(said["error"])
+    return {"changed": False, "job": job, "attached": False, "total_bytes": total, "earlier": earlier}
+
+
+def _run(node: Node, work: EngramRequest, job: str, total: int, mode: Mode, started: Say) -> None:
+    """In the detached process."""
+    file = JobFile(node)
+    meter = _Meter(file, job, total)
+
+    def begun() -> None:
+        file.begin(job, work, total)
+        started({"job": job})
+
+    try:
+        answer = engram.engram(node, work, Mode(False, mode.lock_wait_s), Work(watch=meter), begun)
+    except AgentError as error:
+        result: dict[str, Any] = {"error": error.fields(), **error.extra}
+    except OSError as error:
+        result = {"error": os_error("engram", error).fields()}
+    except Exception as error:
+        result = {"error": internal_error(node, "engram", error).fields()}
+    else:
+        if not file.is_mine(job):  # somebody else did it between the outlook and the lock
+            file.begin(job, work, total)
+            started({"job": job})
+        file.end(job, {"ok": True, **answer})
+        return
+    if file.is_mine(job):
+        file.end(job, {"ok": False, **result})
+    else:
+        started({"error": result["error"]})
+
+
+class _Meter:
+    """Adds the work on single files up and keeps it in the job's file."""
+
+    def __init__(self, file: JobFile, job: str, total: int) -> None:
+        self._file = file
+        self._job = job
+        self._total = total
+        self._before = 0
+        self._current = ("", "")
+        self._last = 0
+        self._began = time.monotonic()
+
+    def __call__(self, name: str, phase: str, done: int, _all: int) -> None:
+        if (name, phase) != self._current:
+            self._before += self._last
+            self._current = (name, phase)
+        self._last = done
+        sum_done = self._before + done
+        seconds = time.monotonic() - self._began
+        rate = sum_done / seconds if seconds > 0 else 0.0
+        left = max(self._total - sum_done, 0) / rate if rate else None
+        with suppress(OSError):  # a full disk: the work itself says so
+            self._file.progress(
+                self._job,
+                file=name,
+                phase=phase,
+                done_bytes=sum_done,
+                total_bytes=max(self._total, sum_done),
+                mib_s=round(rate / 2**20, 1),
+                left_s=None if left is None else round(left, 1),
+            )
+
+
+def _poll(node: Node, request: JobRequest) -> dict[str, Any]:
+    file = JobFile(node)
+    deadline = node.clock.monotonic() + request.timeout_s
+    while True:
+        state = _state_of(node, file, request.job)
+        if state["state"] in ENDED or node.clock.monotonic() >= deadline:
+            break
+        node.clock.sleep(POLL_S)
+    if state["state"] in ENDED and not state["seen"]:
+        file.see(request.job)
+    return {"changed": False, **{key: value for key, value in state.items() if key not in ("fingerprint", "seen")}}
+
+
+def _state_of(node: Node, file: JobFile, job: str) -> dict[str, Any]:
+    """What the file says, and DIED for one that says running without a process behind it."""
+    held_now = is_held(node.layout.lock("engram"))
+    state = file.read()  # after the lock was looked at: whoever ended has written before it let go
+    if state is None or state["job"] != job:
+        raise AgentError(
+            "TS-ENGRAM-JOB",
+            "there is no such job on this node's shards",
+            where=str(node.layout.engram_job),
+            expected=job,
+            observed="none" if state is None else state["job"],
+            remedy="run the verb again; another controller may have begun its own job",
+        )
+    if state["state"] == RUNNING and not (held_now and _is_there(state)):
+        return {**state, "state": DIED}
+    return state
+
+
+def _is_there(state: dict[str, Any]) -> bool:
+    return _is_process(int(state["pid"]), int(state["pid_started"]))
+
+
+def _is_process(pid: int, started: int) -> bool:
+    """Whether the process that has this number now is the one that began then."""
+    try:
+        return processes.start_ticks(PROCFS, pid) == started
+    except OSError:
+        return False
+
+
+def _stop(node: Node, job: str, mode: Mode) -> dict[str, Any]:
+    file = JobFile(node)
+    state = _state_of(node, file, job)
+    if state["state"] not in (RUNNING, DIED):
+        return {"changed": False, "state": state["state"]}
+    if mode.check:
+        return {"changed": True, "state": state["state"]}
+    if state["state"] == RUNNING:
+        _end(node, int(state["pid"]), int(state["pid_started"]))
+    with held(node.layout.lock("engram"), node.clock, STOP_S, "engram-job stop"):
+        state = _state_of(node, file, job)
+        if state["state"] in (RUNNING, DIED):  # the lock is this process's own now
+            _clean_up(node, state)
+            file.stop(job)
+            return {"changed": True, "state": STOPPED}
+    return {"changed": False, "state": state["state"]}
+
+
+def _clean_up(node: Node, state: dict[str, Any]) -> None:
+    """The space of an unfinished shard, and the intent that nobody answers any more."""
+    for name in state["files"]:
+        node.disk.remove_file(shard_check.partial_path(Path(state["directory"]) / name))
+    for entry in node.journal.read().pending():
+        if entry.verb == "engram":
+            node.journal.append("engram", FAILED, {"intent": entry.seq, "error": "stopped"})
+
+
+def _end(node: Node, pid: int, started: int) -> None:
+    """TERM, then KILL. The descriptor names this process alone, whoever gets its number later."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if not _is_process(pid, started):
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, number)
+            if select.select([descriptor], [], [], STOP_S)[0]:
+                return
+    finally:
+        os.close(descriptor)
+
+
+def _earlier(state: dict[str, Any] | None) -> dict[str, Any] | None:
+    """How the last job ended, once: for a controller that comes after one that died."""
+    if state is None or state["seen"]:
+        return None
+    error = (state.get("answer") or {}).get("error")
+    return {
+        "job": state["job"],
+        "title": state["title"],
+        "state": DIED if state["state"] == RUNNING else state["state"],
+        "started_at": state["started_at"],
+        "ended_at": state["ended_at"],
+        "error": error["id"] if error else None,
+    }
+
+
+def _busy(state: dict[str, Any]) -> AgentError:
+    return AgentError(
+        "TS-ENGRAM-BUSY",
+        "another job is at work on this node's shards",
+        where=str(state["directory"]),
+        expected="no job, or the same one",
+        observed=f"{state['title']} (job {state['job']}, pid {state['pid']}), since {state['started_at']}",
+        remedy="wait until it has ended, or ask for the same again, which goes on watching it",
+    )
+
+
+def _of_fields(fields: dict[str, str]) -> AgentError:
+    return AgentError(
+        fields["id"],
+        fields["what"],
+        where=fields["where"],
+        expected=fields["expected"],
+        observed=fields["observed"],
+        remedy=fields["remedy"],
+    )
