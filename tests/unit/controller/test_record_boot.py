@@ -22,7 +22,13 @@ INPUT: dict[str, Any] = {
     "max_tokens": 8,
     "warmup_tokens": 2,
     "concurrency": [1],
-    "workloads": {"prose": ["a"]},
+    "workloads": {name: {"prompts": [text], "temperature": 0.0, "top_p": 1.0} for name, text in (("prose", "a"),)},
+    "contexts": {"short": ""},
+    "mixed": [],
+    "protocol": 2,
+    "seed": 1,
+    "thinking": False,
+    "reasoning_effort": None,
 }
 REQUEST = {"tag": "c1-prose", "index": 0, "completion_tokens": 8, "ttft_s": 0.1, "total_s": 0.9, "text_sha": "a"}
 COUNTERS = {"engram": {"1": {"lookups": 9, "reads": 9, "wait_s": 0.1}}}
@@ -31,6 +37,8 @@ OUTPUT: dict[str, Any] = {
     "requests": [{**REQUEST, "error": None}],
     "waves": [],
     "server_info": [{"tag": "c1-prose", "before": {}, "after": COUNTERS}],
+    "protocol": 2,
+    "windows": [{"tag": "c1-prose", "identity": [{}, {}], "metrics": [None, None], "wall_s": 1.0}],
 }
 
 
@@ -90,6 +98,8 @@ def changed(**parts: Any) -> dict[str, Any]:
         (changed(requests=[{**REQUEST, "ttft_s": float("nan")}]), False),
         (changed(requests=None), False),
         (changed(server_info="none"), False),
+        (changed(windows=[{"tag": "c1-prose"}]), True),
+        (changed(windows=["c1-prose"]), False),
         ({"x": 1}, False),
         ([1], False),
         ("text", False),
