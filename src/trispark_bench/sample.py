@@ -24,13 +24,15 @@ class Sample:
     Events, all of the stream's in order: `at_ns` nanoseconds since the request was sent, `sizes` bytes, `tokens` the
     completion tokens so far (None unless every event that brings text says so), `kinds` a letter each: c answer,
     r reasoning, t tool call, m both answer and reasoning, - no text.
-    `first_tokens`: completion tokens of the first event with text; None where unknown. `sent_ns` counts from the begin
-    of the measurement. A sample with `error` has no figures and is kept, never dropped.
+    `id`: the server's, of its first event. `first_tokens`: completion tokens of the first event with text; None where
+    unknown. `sent_ns` counts from the begin of the measurement. A sample with `error` has no figures and is kept, never
+    dropped.
     """
 
     tag: str
     workload: str
     index: int
+    id: str | None = None
     completion_tokens: int | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
@@ -97,6 +99,7 @@ def read_stream(begun: Sample, stream: Sequence[Event], rest: bytes, sent_ns: in
         reasoning_chars=reader.reasoning_chars,
         content_chars=reader.content_chars,
         finish_reason=reader.finish_reason,
+        id=reader.id,
     )
     if error is None:
         error = reader.problem(rest)
@@ -111,6 +114,7 @@ class _Reader:
         self.texts = 0
         self.reasoning_chars = self.content_chars = 0
         self.finish_reason: str | None = None
+        self.id: str | None = None
         self._model = model
         self._digest = hashlib.sha256()
         self._usage: dict[str, Any] | None = None
@@ -133,6 +137,8 @@ class _Reader:
             raise StreamError(f"stream error: {str(document['error'])[:200]}")
         if document.get("model", self._model) != self._model:
             raise StreamError(f"the model {str(document['model'])[:80]!r} answered, asked for was {self._model!r}")
+        if self.id is None and isinstance(document.get("id"), str):
+            self.id = document["id"].encode(errors="backslashreplace").decode()
         self._take_usage(document.get("usage"), event.at_ns)
         details = (document.get("sglext") or {}).get("spec_tokens_details")
         if isinstance(details, dict):
