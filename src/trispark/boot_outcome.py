@@ -18,6 +18,7 @@ from trispark.gates import GateResult
 from trispark.project import ProjectState
 from trispark.records import build_boot_record
 from trispark.resolve import restore
+from trispark.step_time import StepCheck, check_steps, steps_problem
 
 GOOD_PURPOSES: Final = ("serve", "rollback")
 ALL_RANKS: Final = "boot.ranks"
@@ -42,6 +43,7 @@ class Measured:
     summary: BenchSummary | None
     unreadable: TrisparkError | None = None
     checks: tuple[WindowCheck, ...] = ()
+    steps: tuple[StepCheck, ...] = ()
 
 
 def first_failure(plan: Mapping[str, Any], facts: Facts) -> Failure | None:
@@ -97,7 +99,7 @@ def record_boot(
     """
     resolution = restore(plan["resolved"])
     gates = _gates(facts)
-    measured = _measured(facts, _probe_interval_s(plan))
+    measured = _measured(plan, facts)
     bench = measured.output
     ready = [float(fact["watch"]["seconds"]) for fact in facts.values() if (fact.get("watch") or {}).get("seconds")]
     phases = {"total": round(now.timestamp() - float(plan["started"]), 2)}
@@ -121,6 +123,7 @@ def record_boot(
             **bench,
             "input": bench_input(plan["bench"]),
             "checks": [asdict(check) for check in measured.checks],
+            "steps": [asdict(check) for check in measured.steps],
         },
         summary=measured.summary,
         outcome=_outcome(plan, gates, first_failure(plan, facts), measured),
@@ -148,6 +151,7 @@ def _bench_problem(plan: Mapping[str, Any], measured: Measured) -> str | None:
     if measured.unreadable is not None:
         return str(measured.unreadable)
     problem = bench_problem(plan["bench"]["input"], measured.output, _probe_interval_s(plan))
+    problem = problem or steps_problem(measured.steps)
     return f"TS-BENCH-INCOMPLETE: {problem}; do: read the kept logs, then boot again" if problem else None
 
 
@@ -163,17 +167,27 @@ def _gates(facts: Facts) -> list[GateResult]:
     return results
 
 
-def _measured(facts: Facts, probe_interval_s: float | None) -> Measured:
+def _measured(plan: Mapping[str, Any], facts: Facts) -> Measured:
     """Raises nothing: a boot whose measurement cannot be read is recorded, too."""
     for fact in facts.values():
         output = (fact.get("bench") or {}).get("output")
         if output:
             try:
-                return Measured(output, summarize(output), None, tuple(check_windows(output, probe_interval_s)))
+                summary, checks = summarize(output), check_windows(output, _probe_interval_s(plan))
+                steps = check_steps(output, checks, _head_log(plan, facts))
+                return Measured(output, summary, None, tuple(checks), tuple(steps))
             except TrisparkError as error:
                 recordable = isinstance(output, dict) and _recordable(output)
                 return Measured(output if recordable else None, None, error)
     return Measured(None, None)
+
+
+def _head_log(plan: Mapping[str, Any], facts: Facts) -> str | None:
+    """The lines of rank 0, as observed after the measurement."""
+    for name, node in plan["nodes"].items():
+        if node["rank"] == 0:
+            return ((facts.get(name) or {}).get("after_load") or {}).get("log")
+    return None
 
 
 def _probe_interval_s(plan: Mapping[str, Any]) -> float | None:

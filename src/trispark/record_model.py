@@ -198,8 +198,8 @@ class Bench(Part):
     """Raw results of the load client and what benchstats makes of them.
 
     `requests`: trispark_bench.sample.Sample, with the time and size of every event. `order`: tags as they were
-    measured. `windows`: who answered and what was counted at both ends of each; `checks`: bench_windows.WindowCheck.
-    `ended`: why a measurement ended early.
+    measured. `windows`: who answered and what was counted at both ends of each; `checks`: bench_windows.WindowCheck,
+    `steps`: step_time.StepCheck. `ended`: why a measurement ended early.
     """
 
     input: BenchInput
@@ -210,6 +210,7 @@ class Bench(Part):
     order: list[str] = Field(default_factory=list)
     windows: list[dict[str, Any]] = Field(default_factory=list)
     checks: list[dict[str, Any]] = Field(default_factory=list)
+    steps: list[dict[str, Any]] = Field(default_factory=list)
     ended: str | None = None
 
 

@@ -432,6 +432,7 @@ def _bench(bench: Mapping[str, Any], summary: BenchSummary | None) -> dict[str, 
         "order": list(bench.get("order") or ()),
         "windows": list(bench.get("windows") or ()),
         "checks": list(bench.get("checks") or ()),
+        "steps": list(bench.get("steps") or ()),
         "ended": bench.get("ended"),
         "summary": {} if summary is None else summary.as_dict(),
     }

@@ -85,8 +85,10 @@ class BenchPlan:
     ca_file: str | None = None
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> BenchPlan:
+    def from_json(cls, data: Any) -> BenchPlan:
         """Raises PlanError for a missing, surplus or senseless field."""
+        if not isinstance(data, dict):
+            raise PlanError("the input is no object")
         known = {each.name for each in fields(cls)}
         surplus = sorted(set(data) - known)
         if surplus:

@@ -38,7 +38,7 @@ OUTPUT: dict[str, Any] = {
     "waves": [],
     "server_info": [{"tag": "c1-prose", "before": {}, "after": COUNTERS}],
     "protocol": 2,
-    "windows": [{"tag": "c1-prose", "identity": [{}, {}], "metrics": [None, None], "wall_s": 1.0}],
+    "windows": [{"tag": "c1-prose", "identity": [{}, {}], "metrics": [None, None], "wall_s": 1.0, "width": 1}],
 }
 
 
