@@ -9,7 +9,7 @@ from typing import Any
 from trispark_bench.plan import BenchPlan, Workload
 from trispark_bench.sample import Sample, read_stream
 from trispark_bench.sse import events
-from trispark_bench.wire import Silence, Target, Wire, WireError, connected
+from trispark_bench.wire import Target, Wire, WireError, connected
 
 PATH = "/v1/chat/completions"
 
@@ -45,6 +45,7 @@ class Request:
         self._bytes = target.request("POST", PATH, json.dumps(body, ensure_ascii=False).encode())
         self._model = model
         self._wire: Wire | None = None
+        self._broken: str | None = None
 
     async def prepare(self, now_ns: int, begin_ns: int) -> None:
         """Open the connection; a failure becomes the sample's error."""
@@ -68,21 +69,25 @@ class Request:
         if self._wire is not None:
             await self._wire.flowing(silence_s)
 
-    async def finish(self, silence_s: float, begin_ns: int) -> Sample:
-        """The sample. Raises Silence: whatever follows would be waited for as long."""
+    async def over(self, silence_s: float) -> None:
+        """Wait for the end of its answer, whatever it is. Raises Silence: whatever follows would be waited for as long.
+
+        Nothing is read here: while one answer is read, those of others would be stamped late.
+        """
+        if self._wire is None:
+            return
+        try:
+            await self._wire.finished(silence_s)
+        except WireError as error:
+            self._broken = str(error)
+
+    def sample(self, begin_ns: int) -> Sample:
+        """What came, when the answers of its round are all over."""
         wire = self._wire
         if wire is None:
             return self.begun
-        broken = None
-        try:
-            await wire.finished(silence_s)
-        except WireError as error:
-            broken = str(error)
-        except Silence:
-            wire.close()
-            raise
         wire.close()
-        return self._read(wire, broken, begin_ns)
+        return self._read(wire, self._broken, begin_ns)
 
     def close(self) -> None:
         """Give the connection up."""

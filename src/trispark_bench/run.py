@@ -137,10 +137,11 @@ class _Run:
             )
             for request in requests:
                 request.send()
-            finished = [self._finish(request) for request in requests]
+            over = [request.over(self._plan.silence_s) for request in requests]
             if late_request is not None:
-                finished.append(self._finish_late(late_request, requests))
-            return list(await asyncio.gather(*finished))
+                over.append(self._late_over(late_request, requests))
+            await asyncio.gather(*over)
+            return [request.sample(self._begin_ns) for request in _all(requests, late_request)]
         finally:
             for request in _all(requests, late_request):
                 request.close()
@@ -150,14 +151,11 @@ class _Run:
         body = chat_body(self._plan, job.draw, job.prompt, job.max_tokens, index)
         return Request(self._target, body, begun, self._plan.model)
 
-    async def _finish(self, request: Request) -> Sample:
-        return await request.finish(self._plan.silence_s, self._begin_ns)
-
-    async def _finish_late(self, late: Request, others: list[Request]) -> Sample:
-        """Send it when all others decode."""
+    async def _late_over(self, late: Request, others: list[Request]) -> None:
+        """Send it when all others decode, and wait for its end."""
         await asyncio.gather(*(request.flowing(self._plan.silence_s) for request in others))
         late.send()
-        return await self._finish(late)
+        await late.over(self._plan.silence_s)
 
 
 def _all(requests: list[Request], late: Request | None) -> Iterator[Request]:

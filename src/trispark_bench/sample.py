@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from trispark_bench.sse import Event
@@ -66,7 +66,10 @@ class Sample:
 
     def as_json(self) -> dict[str, Any]:
         """One row."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in _FIELDS}
+
+
+_FIELDS = tuple(each.name for each in fields(Sample))
 
 
 def read_stream(begun: Sample, stream: Sequence[Event], rest: bytes, sent_ns: int, model: str) -> Sample:
@@ -222,7 +225,7 @@ class _Reader:
 
 def _document(data: bytes) -> dict[str, Any]:
     try:
-        document = json.loads(data.decode(), parse_constant=_refuse, parse_float=_finite)
+        document = _DECODER.decode(data.decode())
     except UnicodeDecodeError as error:
         raise StreamError(f"an event is not UTF-8: {error}") from None
     except (ValueError, RecursionError) as error:
@@ -241,6 +244,9 @@ def _finite(text: str) -> float:
     if value - value != 0:
         raise StreamError(f"the engine's answer holds {text[:40]}")
     return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 
 def _detail(usage: dict[str, Any], group: str, name: str) -> int | None:
