@@ -156,7 +156,9 @@ class Wire(asyncio.BufferedProtocol):
         """End the connection; what came stays."""
         if self._transport is not None:
             self._transport.abort()
-        if self._ended.done() and not self._ended.cancelled():
+        if not self._ended.done():
+            self._ended.cancel()
+        elif not self._ended.cancelled():
             self._ended.exception()  # looked at, so that asyncio does not complain
 
     def pieces(self) -> list[tuple[int, bytes]]:
