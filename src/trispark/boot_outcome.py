@@ -170,7 +170,8 @@ def _gates(facts: Facts) -> list[GateResult]:
 def _measured(plan: Mapping[str, Any], facts: Facts) -> Measured:
     """Raises nothing: a boot whose measurement cannot be read is recorded, too."""
     for fact in facts.values():
-        output = (fact.get("bench") or {}).get("output")
+        answer = fact.get("bench") or {}
+        output = answer.get("output") or _from_rows(answer)
         if output:
             try:
                 summary, checks = summarize(output), check_windows(output, _probe_interval_s(plan))
@@ -180,6 +181,16 @@ def _measured(plan: Mapping[str, Any], facts: Facts) -> Measured:
                 recordable = isinstance(output, dict) and _recordable(output)
                 return Measured(output if recordable else None, None, error)
     return Measured(None, None)
+
+
+def _from_rows(answer: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a load client without an output had written until then, as one that ended early."""
+    rows = answer.get("rows")
+    if not rows:
+        return None
+    said = [str(line) for line in answer.get("log_tail") or ()]
+    ended = said[-1] if said else f"exit {answer.get('exit_code')}"
+    return {"requests": rows, "waves": [], "server_info": [], "windows": [], "ended": ended}
 
 
 def _head_log(plan: Mapping[str, Any], facts: Facts) -> str | None:

@@ -48,7 +48,7 @@ def recorded(
 ) -> Callable[[Any], dict[str, Any]]:
     """The record of a boot whose load client wrote this."""
 
-    def make(output: Any) -> dict[str, Any]:
+    def make(output: Any, **answer: Any) -> dict[str, Any]:
         seen = healthy(baseline)
         gate = GateResult("canary.text", None, True, "42", "42")
         facts = {
@@ -57,7 +57,7 @@ def recorded(
                 "observation": seen[node],
                 "after_load": seen[node],
                 "gates": {"gates": [gate.as_dict()]},
-                "bench": {"output": output} if node == "spark1" else {},
+                "bench": {"output": output, **answer} if node == "spark1" else {},
             }
             for node in seen
         }
@@ -82,6 +82,15 @@ def test_a_measured_boot_is_valid(recorded: Callable[[Any], dict[str, Any]]) -> 
     record = recorded(OUTPUT)
     assert (record["outcome"]["state"], record["outcome"]["good"]) == ("valid", True)
     assert record["bench"]["summary"]["tags"]["c1-prose"]["n"] == 1
+
+
+def test_rows_of_a_client_whose_output_found_no_room_are_recorded(recorded: Callable[..., dict[str, Any]]) -> None:
+    rows = [{**REQUEST, "error": None}]
+    record = recorded(None, rows=rows, exit_code=1, log_tail=["TS-BENCH-DISK: the results cannot be written"])
+    assert record["outcome"]["state"] == "invalid"
+    assert "TS-BENCH-DISK" in record["outcome"]["reason"]
+    assert record["bench"]["requests"] == rows
+    assert record["bench"]["ended"].startswith("TS-BENCH-DISK")
 
 
 def changed(**parts: Any) -> dict[str, Any]:
