@@ -6,15 +6,16 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trispark.cli.sites import LAB
 from trispark.cli.terminal import Terminal
 from trispark.errors import TrisparkError
-from trispark_bench.truth.clients import Client, ClientFailed, known_clients
-from trispark_bench.truth.run import truth
+
+if TYPE_CHECKING:
+    from trispark_bench.truth.clients import Client
 
 REPO = Path(__file__).resolve().parents[3]
 PUBLIC = Path(".trispark/truth/public")
@@ -40,6 +41,9 @@ def bench_truth(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
 ) -> None:
     """Ours and public load clients against a server on loopback that knows what it sent, and when."""
+    from trispark_bench.truth.clients import ClientFailed, known_clients  # here: no other verb needs them
+    from trispark_bench.truth.run import truth
+
     terminal = Terminal()
     terminal.say(f"site: {LAB}")
     widths = _widths(streams)

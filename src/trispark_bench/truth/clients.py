@@ -22,7 +22,7 @@ from trispark_bench.truth.judge import Got
 from trispark_bench.truth.schedule import MODEL, WARM_UP_TOKENS
 
 OURS = "trispark"
-LINE_READER = "aiohttp, by lines"
+LINE_READER = "aiohttp-lines"
 SOURCES = Path(__file__).resolve().parents[2]
 DEADLINE_S = 600.0
 POLL_S = 0.05

@@ -53,7 +53,7 @@ def truth(
             continue
         results: dict[str, Any] = {}
         for width in widths:
-            place = folder / f"{client.name.replace(' ', '-').replace(',', '')}-c{width}"
+            place = folder / f"{client.name}-c{width}"
             try:
                 errors, machine, share = measure(client, width, _rounds(width, rounds), place, events)
             except ClientFailed as failure:
