@@ -181,7 +181,7 @@ class BenchSettings(Strict):
         """
         streams = sum(len(self.workloads) if width == 1 else width for width in self.concurrency)
         streams = len(self.contexts) * streams + sum(width + 1 for width in self.mixed)
-        warm_up = self.warmup_tokens * (len(self.workloads) + max(*self.concurrency, *self.mixed, 1))
+        warm_up = self.warmup_tokens * (len(self.workloads) + max(self.concurrency))
         tokens = (self.repetitions + 1) * self.max_tokens * streams + warm_up
         return 30 + tokens / BENCH_TOKENS_PER_SECOND_AT_LEAST
 

@@ -70,21 +70,18 @@ class _Run:
     async def run(self) -> None:
         cells = in_drawn_order(cells_of(self._plan), self._plan.seed)
         self._results.order = [cell.tag for cell in cells]
-        await self._warm_up(cells)
+        await self._warm_up()
         for cell in cells:
             await self._measure(cell)
 
-    async def _warm_up(self, cells: list[Cell]) -> None:
-        """One short request a workload and one round of each width, widest last, discarded.
+    async def _warm_up(self) -> None:
+        """One short request a workload, discarded. Widths are warmed by the round of each cell that does not count.
 
         A server that fails here fails the run.
         """
-        plan = self._plan
-        rounds = [Cell("warm-up", 1, (name,)) for name in plan.workloads]
-        widths = sorted({cell.width for cell in cells} - {1})
-        rounds += [Cell(f"warm-up wave of {width}", width, tuple(plan.workloads)) for width in widths[-1:]]
-        for cell in rounds:
-            for sample in await self._round(cell, -1, plan.warmup_tokens):
+        for name in self._plan.workloads:
+            cell = Cell("warm-up", 1, (name,))
+            for sample in await self._round(cell, -1, self._plan.warmup_tokens):
                 if sample.error:
                     raise Aborted(f"{cell.tag}, {sample.workload}: {sample.error}")
 

@@ -147,8 +147,8 @@ def test_a_plan_gives_each_repetition_each_wave_and_counters() -> None:
     assert all(body["ignore_eos"] and body["temperature"] == 0 for body in seen)
     assert all(body["chat_template_kwargs"] == {"thinking": False} for body in seen)
     warm = [body for body in seen if body["max_tokens"] == 2]
-    assert len(warm) == 4, "two workloads and one wave of two are warmed up and thrown away"
-    assert len(seen) == 4 + 3 * 2 + 3 * 2 + 4, "and the first round of each cell"
+    assert len(warm) == 2, "each workload is warmed up"
+    assert len(seen) == 2 + 3 * 2 + 3 * 2 + 4, "and the first round of each cell is thrown away"
 
 
 def test_the_requests_of_a_wave_are_all_on_their_way_before_the_first_answer() -> None:
