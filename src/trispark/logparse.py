@@ -28,9 +28,8 @@ _DRAFT: Final = re.compile(
 )
 _GRAPHS: Final = re.compile(r"Capture (?P<name>target|draft) verify CUDA graph begin\..*\bbs=\[(?P<sizes>[\d, ]*)\]")
 _SERVER_ARGS: Final = re.compile(r"server_args=(?P<value>\{.*\})\s*$")
-_PREFILL: Final = re.compile(r"Prefill batch, #new-seq: \d+,")
 _STAMP: Final = re.compile(r"\[(?P<stamp>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)[ \]]")
-READ: Final = tuple(each.pattern for each in (_ATTACH, _STATS, _DECODE, _PREFILL, _DRAFT, _GRAPHS, _SERVER_ARGS))
+READ: Final = tuple(each.pattern for each in (_ATTACH, _STATS, _DECODE, _DRAFT, _GRAPHS, _SERVER_ARGS))
 """Patterns of all lines that something here reads; an observation hands out no others but those of the evidence."""
 
 
@@ -95,14 +94,14 @@ class Decode:
 
 @dataclass(frozen=True)
 class Interval:
-    """A decode line and the time between it and the line before: `stamp` is the second at which it was written, None
-    without one. `steady`: since the decode line before, with as many requests, no prompt was computed, so that all of
-    it was decoding without a pause.
+    """A decode line, which tells of the time since the one before: from the second `since` to the second `stamp`.
+
+    None where a line has no stamp, or the one before had another number of requests.
     """
 
+    since: datetime | None
     stamp: datetime | None
     decode: Decode
-    steady: bool
 
 
 @dataclass(frozen=True)
@@ -144,20 +143,12 @@ def decode_lines(log: str) -> list[Decode]:
 
 
 def decode_intervals(log: str) -> list[Interval]:
-    """Every "Decode batch" line, in order, with what was between it and the one before. Stamps are taken as UTC."""
+    """Every "Decode batch" line, in order. Stamps are taken as UTC."""
     found: list[Interval] = []
-    before: Decode | None = None
-    for line in log.split("\n"):
-        if _PREFILL.search(line):
-            before = None
-        match = _DECODE.search(line)
-        if match is None:
-            continue
-        decode = _decode(match)
-        found.append(
-            Interval(_stamp(line[: match.start()]), decode, before is not None and before.running == decode.running)
-        )
-        before = decode
+    for match in _matches(_DECODE, log):
+        decode, stamp = _decode(match), _stamp(match.string[: match.start()])
+        before = found[-1] if found and found[-1].decode.running == decode.running else None
+        found.append(Interval(before.stamp if before is not None else None, stamp, decode))
     return found
 
 

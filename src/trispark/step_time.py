@@ -18,8 +18,10 @@ from trispark.bench_windows import WindowCheck
 from trispark.benchstats import unreadable
 from trispark.logparse import Interval, decode_intervals
 
-MARGIN: Final = timedelta(seconds=2)
-"""At both ends of a window: stamps are whole seconds, and the clocks of two nodes differ by less than one."""
+CLOCKS_APART: Final = timedelta(seconds=1)
+"""The most by which the clocks of two nodes are taken to differ."""
+STAMP: Final = timedelta(seconds=1)
+"""Stamps are whole seconds, cut off."""
 LINES_AT_LEAST: Final = 3
 CLIENT_S: Final = 0.002
 """How exact the client is at many streams (docs/measurement.md)."""
@@ -45,7 +47,7 @@ class StepCheck:
 
 
 def check_steps(output: Mapping[str, Any], checks: Sequence[WindowCheck], log: str | None) -> list[StepCheck]:
-    """Each window of the client's output. `log`: the head's decode and prefill lines, as it wrote them.
+    """Each window of the client's output. `log`: the head's decode lines, as it wrote them.
 
     Raises TS-BENCH-SHAPE.
     """
@@ -64,11 +66,12 @@ def _check(
 ) -> StepCheck:
     tag, width = str(window["tag"]), int(window["width"])
     counters_s = counted.step_s if counted is not None else None
-    used = [interval for interval in intervals if _within(interval, window) and _usable(interval, width)]
+    spans = _spans(window, _rows(output, tag), width)
+    used = [each for each in intervals if _usable(each, width) and any(_within(each, *span) for span in spans)]
     steps = [step for interval in used if (step := interval.decode.step_s) is not None]
     lines_s = statistics.fmean(steps) if len(steps) >= LINES_AT_LEAST else None
     if lines_s is None or counters_s is None or any(row["error"] for row in _rows(output, tag)):
-        missing = f"{len(steps)} decode lines without a prompt between them" if lines_s is None else "verify calls"
+        missing = f"{len(steps)} decode lines of whole streams" if lines_s is None else "verify calls"
         return StepCheck(tag, len(steps), lines_s, counters_s, None, None, None, missing)
     bound = _bound(used, steps, _rows(output, tag), width)
     difference = counters_s / lines_s - 1
@@ -85,15 +88,37 @@ def _rows(output: Mapping[str, Any], tag: str) -> list[Mapping[str, Any]]:
     return [row for row in output["requests"] if row["tag"] == tag]
 
 
-def _within(interval: Interval, window: Mapping[str, Any]) -> bool:
-    if interval.stamp is None:
+def _spans(window: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], width: int) -> list[tuple[datetime, datetime]]:
+    """From when to when all streams of each wave were decoding, in the time of day of the client's node."""
+    began, began_ns = datetime.fromisoformat(window["began"]), window["began_ns"]
+    return [
+        (
+            began + timedelta(seconds=max(first for first, _ in wave) - began_ns / 1e9),
+            began + timedelta(seconds=min(last for _, last in wave) - began_ns / 1e9),
+        )
+        for wave in _waves(rows, width)
+    ]
+
+
+def _waves(rows: Sequence[Mapping[str, Any]], width: int) -> list[list[tuple[float, float]]]:
+    """(first event with text, last token) of each stream that gave figures, by its round, in seconds of the run."""
+    waves: dict[int, list[tuple[float, float]]] = {}
+    for row in rows:
+        if not row["error"]:
+            sent_s = row["sent_ns"] / 1e9
+            waves.setdefault(row["index"] // width, []).append((sent_s + row["ttft_s"], sent_s + row["total_s"]))
+    return list(waves.values())
+
+
+def _within(interval: Interval, begin: datetime, end: datetime) -> bool:
+    """Whether all streams decoded from the line before to this one, whatever the clocks."""
+    if interval.since is None or interval.stamp is None:
         return False
-    began, ended = (datetime.fromisoformat(window[side]) for side in ("began", "ended"))
-    return began + MARGIN <= interval.stamp <= ended - MARGIN
+    return begin + CLOCKS_APART <= interval.since and interval.stamp + STAMP + CLOCKS_APART <= end
 
 
 def _usable(interval: Interval, width: int) -> bool:
-    return interval.steady and interval.decode.running == width and interval.decode.cuda_graph
+    return interval.decode.running == width and interval.decode.cuda_graph
 
 
 def _bound(used: Sequence[Interval], steps: Sequence[float], rows: Sequence[Mapping[str, Any]], width: int) -> float:
@@ -111,11 +136,7 @@ def _bound(used: Sequence[Interval], steps: Sequence[float], rows: Sequence[Mapp
 def _apart(rows: Sequence[Mapping[str, Any]], width: int) -> float:
     """Seconds of all streams in which another of their wave had not begun to decode, or had ended."""
     total = 0.0
-    waves: dict[int, list[tuple[float, float]]] = {}
-    for row in rows:
-        sent_s = row["sent_ns"] / 1e9
-        waves.setdefault(row["index"] // width, []).append((sent_s + row["ttft_s"], sent_s + row["total_s"]))
-    for wave in waves.values():
+    for wave in _waves(rows, width):
         last_first, first_last = max(first for first, _ in wave), min(last for _, last in wave)
         total += math.fsum((last_first - first) + (last - first_last) for first, last in wave)
     return total

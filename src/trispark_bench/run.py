@@ -110,6 +110,7 @@ class _Run:
                 "width": cell.width,
                 "context": cell.context,
                 "began": began,
+                "began_ns": began_ns - self._begin_ns,
                 "ended": ended,
                 "wall_s": wall_s,
                 "requests": len(samples),

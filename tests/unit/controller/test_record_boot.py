@@ -30,7 +30,15 @@ INPUT: dict[str, Any] = {
     "thinking": False,
     "reasoning_effort": None,
 }
-REQUEST = {"tag": "c1-prose", "index": 0, "completion_tokens": 8, "ttft_s": 0.1, "total_s": 0.9, "text_sha": "a"}
+REQUEST = {
+    "tag": "c1-prose",
+    "sent_ns": 0,
+    "index": 0,
+    "completion_tokens": 8,
+    "ttft_s": 0.1,
+    "total_s": 0.9,
+    "text_sha": "a",
+}
 COUNTERS = {"engram": {"1": {"lookups": 9, "reads": 9, "wait_s": 0.1}}}
 WITHOUT_WAIT = {"engram": {"1": {"lookups": 9, "reads": 9}}}
 OUTPUT: dict[str, Any] = {
@@ -38,7 +46,17 @@ OUTPUT: dict[str, Any] = {
     "waves": [],
     "server_info": [{"tag": "c1-prose", "before": {}, "after": COUNTERS}],
     "protocol": 2,
-    "windows": [{"tag": "c1-prose", "identity": [{}, {}], "metrics": [None, None], "wall_s": 1.0, "width": 1}],
+    "windows": [
+        {
+            "tag": "c1-prose",
+            "identity": [{}, {}],
+            "metrics": [None, None],
+            "wall_s": 1.0,
+            "width": 1,
+            "began_ns": 0,
+            "began": "2026-01-01T00:00:00Z",
+        }
+    ],
 }
 
 

@@ -24,14 +24,13 @@ def decode(second: int, *, running: int = 1, step_s: float = STEP_S, graph: bool
     )
 
 
-PREFILL = "[2026-01-01 00:00:01 TP0 EP0] Prefill batch, #new-seq: 1, #new-token: 9, #cached-token: 0"
 OUTPUT: dict[str, Any] = {
     "requests": [
         {
             "tag": "c1-prose",
             "index": index,
             "completion_tokens": 501,
-            "sent_ns": index * 10_500_000_000,
+            "sent_ns": 7_000_000_000 + index * 10_500_000_000,
             "ttft_s": 0.3,
             "total_s": 10.3,
             "error": None,
@@ -44,14 +43,15 @@ OUTPUT: dict[str, Any] = {
             "tag": "c1-prose",
             "width": 1,
             "began": "2026-01-01T00:00:00.500000Z",
-            "ended": "2026-01-01T00:00:43.500000Z",
+            "began_ns": 7_000_000_000,
             "wall_s": 43.0,
             "identity": [{}, {}],
             "metrics": [{"verify_steps": 0.0}, {"verify_steps": 800.0}],
         }
     ],
 }
-LOG = [PREFILL, *(decode(second) for second in range(3, 12, 2)), PREFILL, *(decode(s) for s in range(13, 22, 2))]
+# The first stream decodes from 0.8 to 10.8 s of the minute, the second from 11.3 to 21.3.
+LOG = [decode(second) for second in range(1, 22, 2)]
 
 
 def check(lines: list[str], output: dict[str, Any] = OUTPUT) -> StepCheck:
@@ -64,20 +64,20 @@ def test_both_sides_agree() -> None:
     assert found.not_checked is None
     assert found.from_lines_s == pytest.approx(STEP_S)
     assert found.from_counters_s == pytest.approx(40 / 800)
-    assert found.lines == 8, "the first line after a prompt is of no whole interval"
+    assert found.lines == 5, "3 to 5 and 5 to 7 within the first, 13 to 15, 15 to 17 and 17 to 19 within the second"
     assert found.bound == pytest.approx(0.005 / 2.5 + 0.005 / 50 + 2 * 0.002 / 10, rel=1e-6)
 
 
 @pytest.mark.parametrize("factor", [0.98, 1.02])
 def test_a_difference_beyond_the_bound_invalidates(factor: float) -> None:
-    found = check([PREFILL, *(decode(second, step_s=STEP_S * factor) for second in range(3, 20, 2))])
+    found = check([decode(second, step_s=STEP_S * factor) for second in range(1, 22, 2)])
     assert found.problem is not None
     assert "apart" in found.problem
     assert steps_problem([found]) == f"c1-prose: {found.problem}"
 
 
 def test_scatter_widens_the_bound() -> None:
-    scattered = [PREFILL, *(decode(s, step_s=STEP_S * (0.9 if s % 4 == 1 else 1.14)) for s in range(3, 20, 2))]
+    scattered = [decode(s, step_s=STEP_S * (0.9 if s % 4 == 1 else 1.14)) for s in range(1, 22, 2)]
     found = check(scattered)
     assert found.problem is None
     assert found.bound is not None
@@ -88,15 +88,14 @@ def test_scatter_widens_the_bound() -> None:
     "lines",
     [
         [],
-        [line for second in range(3, 20) for line in (PREFILL, decode(second))],
-        [PREFILL, *(decode(second, running=2) for second in range(3, 20))],
-        [PREFILL, *(decode(second, graph=False) for second in range(3, 20))],
-        [PREFILL, *(decode(second) for second in range(45, 58))],
-        [PREFILL, *(decode(second) for second in (0, 1, 2, 42, 43))],
-        [decode(second).split("] ", 1)[1] for second in range(3, 20)],
-        [decode(3, running=2), decode(5), decode(7, running=2), decode(9)],
+        [decode(second, running=2) for second in range(1, 22)],
+        [decode(second, graph=False) for second in range(1, 22)],
+        [decode(second) for second in range(45, 58)],
+        [decode(second) for second in (0, 1, 2, 9, 11, 12, 20, 22)],
+        [decode(second).split("] ", 1)[1] for second in range(1, 22)],
+        [decode(second, running=1 + second % 2) for second in range(1, 22)],
     ],
-    ids=["none", "prompts", "others", "no graph", "after", "edges", "no stamps", "changing"],
+    ids=["none", "others", "no graph", "after", "edges", "no stamps", "changing"],
 )
 def test_without_usable_lines_it_is_not_checked(lines: list[str]) -> None:
     found = check(lines)
@@ -116,14 +115,14 @@ def test_streams_that_begin_and_end_apart_widen_the_bound() -> None:
     output["windows"][0]["width"] = 2
     for request in output["requests"]:
         late = request["index"] % 2
-        request.update(sent_ns=request["index"] // 2 * 20_000_000_000)
+        request.update(sent_ns=7_000_000_000 + request["index"] // 2 * 20_000_000_000)
         request.update(ttft_s=0.3 + 2 * late, total_s=10.3 + 2 * late)
-    found = check([PREFILL, *(decode(second, running=2) for second in range(3, 20, 2))], output)
+    found = check([decode(second, running=2) for second in range(1, 44)], output)
     assert found.bound == pytest.approx(0.005 / 2.5 + 0.005 / 100 + 2 * 0.002 / 10 + 8 / 40, rel=1e-6)
 
 
-def test_intervals_know_what_was_before_them() -> None:
-    log = "\n".join([decode(1), decode(2), PREFILL, decode(3), decode(4, running=2), "noise", decode(5, running=2)])
-    assert [interval.steady for interval in decode_intervals(log)] == [False, True, False, False, True]
-    assert [interval.stamp.second for interval in decode_intervals(log) if interval.stamp] == [1, 2, 3, 4, 5]
+def test_an_interval_begins_with_the_line_before_of_as_many_requests() -> None:
+    log = "\n".join([decode(1), decode(2), "noise", decode(3, running=2), decode(5, running=2)])
+    found = [(each.since and each.since.second, each.stamp and each.stamp.second) for each in decode_intervals(log)]
+    assert found == [(None, 1), (1, 2), (None, 3), (3, 5)]
     assert decode_intervals("[2026-13-41 99:99:99 TP0] " + decode(1).split("] ", 1)[1])[0].stamp is None
