@@ -97,7 +97,11 @@ class Request:
     def _read(self, wire: Wire, broken: str | None, begin_ns: int) -> Sample:
         status = wire.status()
         begun = replace(
-            self.begun, sent_ns=wire.sent_ns - begin_ns, ended_ns=wire.ended_ns - begin_ns, status=status or None
+            self.begun,
+            sent_ns=wire.sent_ns - begin_ns,
+            ended_ns=wire.ended_ns - begin_ns,
+            status=status or None,
+            stamps="kernel" if wire.stamped_by_kernel else "read",
         )
         if status and status != 200:
             detail = wire.content()[:200].decode(errors="replace").replace("\n", " ")

@@ -13,6 +13,7 @@ from typing import Any
 
 from trispark_bench.cells import Cell, Job, cells_of, in_drawn_order
 from trispark_bench.counters import Counters
+from trispark_bench.link import kernel_stamps
 from trispark_bench.plan import PROTOCOL, BenchPlan
 from trispark_bench.rawfile import RawFile
 from trispark_bench.request import Request, chat_body
@@ -55,7 +56,8 @@ async def run_plan(plan: BenchPlan, results: Results, raw: RawFile | None = None
     the server does not tell its counters, OSError when `raw` cannot be written. What was measured before is in
     `results`.
     """
-    await _Run(plan, results, raw).run()
+    with kernel_stamps():
+        await _Run(plan, results, raw).run()
 
 
 class _Run:

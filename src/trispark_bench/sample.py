@@ -24,7 +24,8 @@ class Sample:
     Events, all of the stream's in order: `at_ns` nanoseconds since the request was sent, `sizes` bytes, `tokens` the
     completion tokens so far (None unless every event that brings text says so), `kinds` a letter each: c answer,
     r reasoning, t tool call, m both answer and reasoning, - no text.
-    `id`: the server's, of its first event. `first_tokens`: completion tokens of the first event with text; None where
+    `stamps`: kernel where all times are the kernel's, else read. `id`: the server's, of its first event.
+    `first_tokens`: completion tokens of the first event with text; None where
     unknown. `sent_ns` counts from the begin of the measurement. A sample with `error` has no figures and is kept, never
     dropped.
     """
@@ -54,6 +55,7 @@ class Sample:
     sizes: tuple[int, ...] = ()
     tokens: tuple[int, ...] | None = None
     kinds: str = ""
+    stamps: str | None = None
     status: int | None = None
     error: str | None = None
 

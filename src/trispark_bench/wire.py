@@ -1,4 +1,4 @@
-"""One HTTP/1.1 exchange on a connection of its own; every read is stamped before anything looks at it.
+"""One HTTP/1.1 exchange on a connection of its own; every read has its time before anything looks at it.
 
 An HTTP library stamps an answer when its own parser and the reader's task have run, and it sends a request some hundred
 microseconds after it was asked to. Here the time of a read is taken first in the socket's callback, and the request's
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from trispark_bench.framing import Body, FramingError, Head, read_head
+from trispark_bench.link import READ_BYTES, Link
 
 CONNECT_S = 10.0
-READ_BYTES = 64 << 10
 FLOWING_READS = 4
 """So many reads hold more than the head and the first event."""
 MAX_ANSWER_BYTES = 64 << 20
@@ -70,7 +70,8 @@ class Target:
 class Wire(asyncio.BufferedProtocol):
     """A connection that carries one exchange. Times are of CLOCK_MONOTONIC, in nanoseconds.
 
-    It reads into a buffer of its own: asyncio would make one of 256 KiB for every read.
+    Without TLS a Link brings the reads, with the kernel's times. With TLS asyncio does; it reads into a buffer of ours,
+    for it would make one of 256 KiB for every read, and the time is that of the read.
     """
 
     def __init__(self) -> None:
@@ -81,7 +82,8 @@ class Wire(asyncio.BufferedProtocol):
         self._fed = 0
         self._size = 0
         self._tail = b""
-        self._transport: asyncio.Transport | None = None
+        self._transport: asyncio.Transport | Link | None = None
+        self._kernel_stamps = True
         self._buffer = memoryview(bytearray(READ_BYTES))
         loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = loop.create_future()
@@ -103,10 +105,18 @@ class Wire(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Stamp, keep, and look only whether this can be the end."""
+        """Stamp a read of asyncio's."""
         now_ns = time.monotonic_ns()
-        data = bytes(self._buffer[:nbytes])
-        self._reads.append((now_ns, data))
+        self.received(now_ns, bytes(self._buffer[:nbytes]), False)
+
+    def linked(self, link: Link) -> None:
+        """The connection is a Link."""
+        self._transport = link
+
+    def received(self, at_ns: int, data: bytes, by_kernel: bool) -> None:
+        """Keep it, and look only whether this can be the end."""
+        self._reads.append((at_ns, data))
+        self._kernel_stamps = self._kernel_stamps and by_kernel
         self._size += len(data)
         if len(self._reads) == FLOWING_READS and not self._flows.done():
             self._flows.set_result(None)
@@ -151,6 +161,11 @@ class Wire(asyncio.BufferedProtocol):
     def ended_ns(self) -> int:
         """When the last read came; the request's time where none did."""
         return self._reads[-1][0] if self._reads else self.sent_ns
+
+    @property
+    def stamped_by_kernel(self) -> bool:
+        """Whether every read has the kernel's time."""
+        return self._kernel_stamps and bool(self._reads)
 
     def close(self) -> None:
         """End the connection; what came stays."""
@@ -206,12 +221,16 @@ async def connected(target: Target) -> Wire:
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(CONNECT_S):
-            _, wire = await loop.create_connection(Wire, target.host, target.port, ssl=target.tls)
+            if target.tls is not None:
+                _, wire = await loop.create_connection(Wire, target.host, target.port, ssl=target.tls)
+                return wire
+            plain = Wire()
+            plain.linked(await Link.connect((target.host, target.port), plain))
+            return plain
     except TimeoutError:
         raise WireError(f"no connection within {CONNECT_S:g} s") from None
     except (OSError, ssl.SSLError) as error:
         raise WireError(f"no connection: {type(error).__name__}: {error}") from None
-    return wire
 
 
 async def fetch(target: Target, path: str, silence_s: float) -> tuple[int, bytes]:

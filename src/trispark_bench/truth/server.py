@@ -13,11 +13,13 @@ import asyncio
 import gc
 import json
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
 from typing import Any, TextIO
 
+from trispark_bench.link import Link, kernel_stamps
 from trispark_bench.truth.schedule import MODEL, WARM_UP, WARM_UP_TOKENS, Scenario, Write, stream_of
 
 STREAM_HEAD = (
@@ -61,22 +63,24 @@ class State:
         self._log.flush()
 
 
-class Connection(asyncio.Protocol):
+class Connection:
     """Requests of one connection, one after the other."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._buffer = b""
-        self._transport: asyncio.Transport | None = None
+        self._link: Link | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The transport is a socket's."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+    def linked(self, link: Link) -> None:
+        """The connection is there."""
+        self._link = link
 
-    def data_received(self, data: bytes) -> None:
+    def connection_lost(self, _error: Exception | None) -> None:
+        """What is still to be sent has nowhere to go."""
+        self._link = None
+
+    def received(self, at_ns: int, data: bytes, _by_kernel: bool) -> None:
         """A request is complete with the last byte that its Content-Length tells of."""
-        now_ns = time.monotonic_ns()
         self._buffer += data
         head, found, body = self._buffer.partition(b"\r\n\r\n")
         if not found:
@@ -88,7 +92,7 @@ class Connection(asyncio.Protocol):
             return
         self._buffer = body[length:]
         method, path, _ = lines[0].split(" ", 2)
-        self._serve(method, path.partition("?")[0], body[:length], now_ns)
+        self._serve(method, path.partition("?")[0], body[:length], at_ns)
 
     def _serve(self, method: str, path: str, body: bytes, now_ns: int) -> None:
         asked = json.loads(body) if method == "POST" and body else {}
@@ -126,14 +130,15 @@ class Connection(asyncio.Protocol):
         self._send(f"{head}\r\n".encode() + body)
 
     def _send(self, data: bytes) -> bool:
-        if self._transport is None or self._transport.is_closing():
+        if self._link is None:
             return False
-        self._transport.write(data)
-        return True
+        self._link.write(data)
+        return self._link is not None
 
     def _hang_up(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
+        if self._link is not None:
+            self._link.abort()
+            self._link = None
 
 
 class Stream:
@@ -213,11 +218,22 @@ async def serve(scenario: Scenario, log_path: Path) -> None:
     loop.add_signal_handler(signal.SIGTERM, asked.set)
     with log_path.open("w", encoding="utf-8") as log:
         state = State(scenario, log)
-        server = await loop.create_server(lambda: Connection(state), "127.0.0.1", 0, backlog=256)
-        print(server.sockets[0].getsockname()[1], flush=True)
-        gc.disable()
-        await asked.wait()
-        server.close()
+        with kernel_stamps(), socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
+            listener.setblocking(False)
+            loop.add_reader(listener, _accept, listener, state)
+            print(listener.getsockname()[1], flush=True)
+            gc.disable()
+            await asked.wait()
+            loop.remove_reader(listener)
+
+
+def _accept(listener: socket.socket, state: State) -> None:
+    try:
+        accepted, _ = listener.accept()
+    except (BlockingIOError, ConnectionAbortedError):
+        return
+    connection = Connection(state)
+    connection.linked(Link(accepted, connection))
 
 
 if __name__ == "__main__":

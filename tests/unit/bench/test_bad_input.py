@@ -203,6 +203,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, str]:
 def test_a_server_with_a_known_certificate_is_measured(tls: tuple[ssl.SSLContext, str]) -> None:
     results = run(answer, tls=tls[0], change={"ca_file": tls[1], "repetitions": 1})
     assert all(sample.error is None for sample in results.requests)
+    assert {sample.stamps for sample in results.requests} == {"read"}
 
 
 def test_a_certificate_that_nobody_signed_ends_the_run(tls: tuple[ssl.SSLContext, str]) -> None:
@@ -239,7 +240,9 @@ def test_durations_do_not_follow_the_wall_clock(monkeypatch: pytest.MonkeyPatch)
     jumping = type("Jumping", (), {"now": staticmethod(lambda _zone: real + datetime.timedelta(hours=next(looks)))})
     monkeypatch.setattr("trispark_bench.run.datetime", jumping)
     monkeypatch.setattr(time, "time", lambda: 3600.0 * next(looks))
+    monkeypatch.setattr(time, "time_ns", lambda: 3_600_000_000_000 * next(looks))
     results = run(answer)
+    assert {sample.stamps for sample in results.requests} == {"read"}, "no stamp of the kernel is believed then"
     assert all(0 < sample.total_s < 60 for sample in results.requests)
     assert all(0 < wave["wall_s"] < 60 for wave in results.waves)
     assert all(0 < window["wall_s"] < 60 for window in results.windows)
