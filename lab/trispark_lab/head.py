@@ -62,6 +62,7 @@ class Head:
         self._scheduler: Scheduler | None = None
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
+        self._startup_time: float | None = None
         self.port = engine.port
         self.api = ApiState(
             engine.served_model_name,
@@ -148,6 +149,7 @@ class Head:
                 self._warm_up(scheduler, rank)
                 runner.warmed()
                 self.api.tokenizer = rank.tokenizer
+                self._startup_time = time.perf_counter() - begin
                 self.api.engine = scheduler
                 self._log.head_line("The server is fired up and ready to roll!")
                 self._log.bare(f"Ready: API on port {self.port} (rank 0)")
@@ -208,12 +210,15 @@ class Head:
                 for layer in self._rank.model.layers
             }
         if self._scheduler is not None:
-            totals = self._scheduler.totals
+            totals, load = self._scheduler.totals, self._scheduler.load()
             state["forward_steps"] = totals.forward_steps
             state["avg_spec_accept_length"] = totals.accept_length()
             state["step_wall_s"] = totals.step_wall_s
             state["last_gen_throughput"] = self._scheduler.line.last.throughput
             state["verify_steps"] = totals.verify_count
+            state["generation_tokens"] = totals.generated_tokens
+            state["finished_requests"] = totals.finished_requests
+            state["running"], state["queued"] = load["num_running_reqs"], load["num_waiting_reqs"]
             state["mixed_steps"] = totals.mixed_steps
             state["verify_cap"] = {
                 "spec": self._engine.verify_cap.spec,
@@ -223,6 +228,7 @@ class Head:
         return {
             **self._engine.server_args(),
             "version": __version__,
+            "startup_time": self._startup_time,
             "status": "ready" if self.api.engine else "starting",
             "internal_states": [state],
         }

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trispark.errors import TrisparkError
+from trispark.latency import Percentiles, character_rate, gaps, percentiles, token_gaps
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,11 @@ class Spread:
 
 @dataclass(frozen=True)
 class TagSummary:
-    """Single-stream requests of one tag; rates in tokens a second, times in seconds. None: no request succeeded."""
+    """Single-stream requests of one tag; rates in tokens a second, times in seconds. None: no request succeeded.
+
+    `itl_gap` and `itl_token`: trispark.latency. `character_tps`: an estimate for servers without usage, which decides
+    nothing.
+    """
 
     n: int
     errors: int
@@ -32,6 +37,9 @@ class TagSummary:
     e2e_tps_median: float | None
     ttft_s_median: float | None
     distinct_outputs: int
+    itl_gap: Percentiles | None = None
+    itl_token: Percentiles | None = None
+    character_tps: float | None = None
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,8 @@ class WaveSummary:
     agg_tps: Spread | None
     per_stream_decode_tps_median: float | None
     ttft_s_median: float | None
+    itl_gap: Percentiles | None = None
+    itl_token: Percentiles | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,7 @@ class BenchSummary:
         return asdict(self)
 
     def metrics(self) -> dict[str, float]:
-        """{metric name: value} as features name them: `c1-prose.decode_tps`, `c1-prose.ttft_s`, `c4.agg_tps`."""
+        """{metric name: value} as features name them: `c1-prose.decode_tps`, `c4.agg_tps`, `c4.itl_gap_p95_s`."""
         values: dict[str, float | None] = {}
         for tag, summary in self.tags.items():
             values[f"{tag}.decode_tps"] = summary.decode_tps.median if summary.decode_tps else None
@@ -78,6 +88,10 @@ class BenchSummary:
             values[f"{tag}.agg_tps"] = wave.agg_tps.median if wave.agg_tps else None
             values[f"{tag}.per_stream_decode_tps"] = wave.per_stream_decode_tps_median
             values[f"{tag}.ttft_s"] = wave.ttft_s_median
+        every: dict[str, TagSummary | WaveSummary] = {**self.tags, **self.waves}
+        for tag, each in every.items():
+            values[f"{tag}.itl_gap_p95_s"] = each.itl_gap.p95 if each.itl_gap else None
+            values[f"{tag}.itl_token_p95_s"] = each.itl_token.p95 if each.itl_token else None
         return {name: value for name, value in sorted(values.items()) if value is not None}
 
     def measured(self) -> dict[str, float]:
@@ -89,6 +103,12 @@ class BenchSummary:
             if (known := [wait.wait_us_per_lookup for wait in layers.values() if wait.wait_us_per_lookup is not None])
         }
         return {**self.metrics(), **dict(sorted(waits.items()))}
+
+
+def metric_names(tag: str, streams: int) -> list[str]:
+    """The names under which a tag's figures appear in `BenchSummary.metrics`."""
+    rates = ("decode_tps", "ttft_s") if streams == 1 else ("agg_tps", "per_stream_decode_tps", "ttft_s")
+    return [f"{tag}.{name}" for name in (*rates, "itl_gap_p95_s", "itl_token_p95_s")]
 
 
 def summarize(output: Mapping[str, Any]) -> BenchSummary:
@@ -108,14 +128,19 @@ def summarize(output: Mapping[str, Any]) -> BenchSummary:
             errors=sum(1 for request in requests if request.get("error")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise TrisparkError(
-            "TS-BENCH-SHAPE",
-            "the measurements cannot be read",
-            where="output of the load client",
-            expected="requests, waves and server_info",
-            observed=f"{type(error).__name__}: {error}",
-            remedy="see what the engine's /server_info and its answers lack, read the kept logs, then boot again",
-        ) from None
+        raise unreadable(error) from None
+
+
+def unreadable(error: Exception) -> TrisparkError:
+    """TS-BENCH-SHAPE: what was handed in is not the load client's output."""
+    return TrisparkError(
+        "TS-BENCH-SHAPE",
+        "the measurements cannot be read",
+        where="output of the load client",
+        expected="requests, waves and server_info",
+        observed=f"{type(error).__name__}: {error}",
+        remedy="see what the engine's /server_info and its answers lack, read the kept logs, then boot again",
+    )
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -127,12 +152,24 @@ def spread(values: Sequence[float]) -> Spread | None:
     return Spread(len(values), statistics.median(values), min(values), max(values), statistics.pstdev(values))
 
 
-def decode_tps(request: Mapping[str, Any]) -> float | None:
-    """(completion tokens - 1) / (total - time to first token); None when nothing came after the first token."""
-    tokens, ttft_s, total_s = request["completion_tokens"], request["ttft_s"], request["total_s"]
-    if tokens is None or ttft_s is None or total_s is None or tokens < 2 or total_s <= ttft_s:
+def decode_seconds(request: Mapping[str, Any]) -> float | None:
+    """From the first event with text to the last token; None when nothing came after the first event."""
+    ttft_s, total_s = request["ttft_s"], request["total_s"]
+    if ttft_s is None or total_s is None or total_s <= ttft_s:
         return None
-    return float((tokens - 1) / (total_s - ttft_s))
+    return float(total_s - ttft_s)
+
+
+def decode_tps(request: Mapping[str, Any]) -> float | None:
+    """Tokens after the first event over the time after it; None when nothing came after it.
+
+    The first event has one token where the server does not say how many it has.
+    """
+    tokens, seconds = request["completion_tokens"], decode_seconds(request)
+    first = request.get("first_tokens") or 1
+    if tokens is None or seconds is None or tokens <= first:
+        return None
+    return float((tokens - first) / seconds)
 
 
 def _of(rows: Sequence[Mapping[str, Any]], tag: str) -> list[Mapping[str, Any]]:
@@ -152,6 +189,8 @@ def _tag_summary(requests: Sequence[Mapping[str, Any]]) -> TagSummary:
         e2e_tps_median=_median([request["completion_tokens"] / request["total_s"] for request in good]),
         ttft_s_median=_median([request["ttft_s"] for request in good]),
         distinct_outputs=len({request["text_sha"] for request in good}),
+        **_latency(good),
+        character_tps=_median([rate for row in requests if (rate := character_rate(row)) is not None]),
     )
 
 
@@ -164,7 +203,12 @@ def _wave_summary(waves: Sequence[Mapping[str, Any]], requests: Sequence[Mapping
         agg_tps=spread([wave["tokens"] / wave["wall_s"] for wave in whole]),
         per_stream_decode_tps_median=_median([rate for r in good if (rate := decode_tps(r)) is not None]),
         ttft_s_median=_median([request["ttft_s"] for request in good]),
+        **_latency(good),
     )
+
+
+def _latency(good: Sequence[Mapping[str, Any]]) -> dict[str, Percentiles | None]:
+    return {"itl_gap": percentiles(gaps(good)), "itl_token": percentiles(token_gaps(good) or ())}
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from trispark.allowlist import Allowlist
 from trispark.bench_check import bench_problem
+from trispark.bench_plan import bench_input
+from trispark.bench_windows import WindowCheck, check_windows
 from trispark.benchstats import BenchSummary, summarize
-from trispark.canonical import canonical_json, text_sha256
+from trispark.canonical import canonical_json
 from trispark.errors import TrisparkError
 from trispark.gates import GateResult
 from trispark.project import ProjectState
 from trispark.records import build_boot_record
 from trispark.resolve import restore
+from trispark.step_time import StepCheck, check_steps, steps_problem
 
 GOOD_PURPOSES: Final = ("serve", "rollback")
 ALL_RANKS: Final = "boot.ranks"
@@ -39,6 +42,8 @@ class Measured:
     output: dict[str, Any] | None
     summary: BenchSummary | None
     unreadable: TrisparkError | None = None
+    checks: tuple[WindowCheck, ...] = ()
+    steps: tuple[StepCheck, ...] = ()
 
 
 def first_failure(plan: Mapping[str, Any], facts: Facts) -> Failure | None:
@@ -94,7 +99,7 @@ def record_boot(
     """
     resolution = restore(plan["resolved"])
     gates = _gates(facts)
-    measured = _measured(facts)
+    measured = _measured(plan, facts)
     bench = measured.output
     ready = [float(fact["watch"]["seconds"]) for fact in facts.values() if (fact.get("watch") or {}).get("seconds")]
     phases = {"total": round(now.timestamp() - float(plan["started"]), 2)}
@@ -112,27 +117,18 @@ def record_boot(
         observations={node: fact.get("after_load") or fact.get("observation") for node, fact in facts.items()},
         timings={"started_at": plan["time"], "ended_at": f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}", "phases": phases},
         gates=gates,
-        bench=None if bench is None else {**bench, "input": bench_input(plan["bench"])},
+        bench=None
+        if bench is None
+        else {
+            **bench,
+            "input": bench_input(plan["bench"]),
+            "checks": [asdict(check) for check in measured.checks],
+            "steps": [asdict(check) for check in measured.steps],
+        },
         summary=measured.summary,
         outcome=_outcome(plan, gates, first_failure(plan, facts), measured),
         previous=previous,
     )
-
-
-def bench_input(bench: Mapping[str, Any]) -> dict[str, Any]:
-    """What was measured, so that two boots can be told to have done the same work: prompts as hashes."""
-    plan = bench["input"]
-    return {
-        "repetitions": plan["repetitions"],
-        "max_tokens": plan["max_tokens"],
-        "warmup_tokens": plan["warmup_tokens"],
-        "concurrency": list(plan["concurrency"]),
-        "rank": bench["rank"],
-        "image": bench["image"],
-        "workloads": {
-            name: [text_sha256(prompt) for prompt in prompts] for name, prompts in sorted(plan["workloads"].items())
-        },
-    }
 
 
 def _outcome(
@@ -141,7 +137,7 @@ def _outcome(
     bad = [gate for gate in gates if not gate.ok]
     if bad:
         return {"state": "invalid", "reason": bad[0].line(), "good": False}
-    problem = _bench_problem(plan["bench"]["input"], measured) if plan.get("bench") and gates else None
+    problem = _bench_problem(plan, measured) if plan.get("bench") and gates else None
     if failure is not None:
         reason = f"{failure.line}; {problem}" if problem and failure.check_id == "TS-BOOT-NODE" else failure.line
         return {"state": "invalid" if gates else "failed", "reason": reason, "good": False}
@@ -154,7 +150,8 @@ def _bench_problem(plan: Mapping[str, Any], measured: Measured) -> str | None:
     """What is wrong with the measurement, as the line of an error; None when it is complete."""
     if measured.unreadable is not None:
         return str(measured.unreadable)
-    problem = bench_problem(plan, measured.output)
+    problem = bench_problem(plan["bench"]["input"], measured.output, _probe_interval_s(plan))
+    problem = problem or steps_problem(measured.steps)
     return f"TS-BENCH-INCOMPLETE: {problem}; do: read the kept logs, then boot again" if problem else None
 
 
@@ -170,23 +167,58 @@ def _gates(facts: Facts) -> list[GateResult]:
     return results
 
 
-def _measured(facts: Facts) -> Measured:
+def _measured(plan: Mapping[str, Any], facts: Facts) -> Measured:
     """Raises nothing: a boot whose measurement cannot be read is recorded, too."""
     for fact in facts.values():
-        output = (fact.get("bench") or {}).get("output")
+        answer = fact.get("bench") or {}
+        output = answer.get("output") or _from_rows(answer)
         if output:
             try:
-                return Measured(output, summarize(output))
+                summary, checks = summarize(output), check_windows(output, _probe_interval_s(plan))
+                steps = check_steps(output, checks, _head_log(plan, facts))
+                return Measured(output, summary, None, tuple(checks), tuple(steps))
             except TrisparkError as error:
                 recordable = isinstance(output, dict) and _recordable(output)
                 return Measured(output if recordable else None, None, error)
     return Measured(None, None)
 
 
+def _from_rows(answer: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a load client without an output had written until then, as one that ended early."""
+    rows = answer.get("rows")
+    if not rows:
+        return None
+    said = [str(line) for line in answer.get("log_tail") or ()]
+    ended = said[-1] if said else f"exit {answer.get('exit_code')}"
+    return {"requests": rows, "waves": [], "server_info": [], "windows": [], "ended": ended}
+
+
+def _head_log(plan: Mapping[str, Any], facts: Facts) -> str | None:
+    """The lines of rank 0, as observed after the measurement."""
+    for name, node in plan["nodes"].items():
+        if node["rank"] == 0:
+            return ((facts.get(name) or {}).get("after_load") or {}).get("log")
+    return None
+
+
+def _probe_interval_s(plan: Mapping[str, Any]) -> float | None:
+    """How often the container's own health check asks an idle engine for a token (site and engine say so)."""
+    for node in plan["nodes"].values():
+        check = ((node.get("spec") or {}).get("container") or {}).get("healthcheck")
+        if node["rank"] == 0 and check:
+            return float(check["interval_s"])
+    return None
+
+
 def _recordable(output: Mapping[str, Any]) -> bool:
     """Whether a record can hold it as it is (record_model.Bench)."""
     info = output.get("server_info")
-    lists = [output.get("requests"), output.get("waves"), [] if info is None or isinstance(info, Mapping) else info]
+    lists = [
+        output.get("requests"),
+        output.get("waves"),
+        [] if info is None or isinstance(info, Mapping) else info,
+        output.get("windows") or [],
+    ]
     if not all(isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows) for rows in lists):
         return False
     try:

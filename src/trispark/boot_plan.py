@@ -23,6 +23,7 @@ from typing import Any, Final, Literal
 
 from trispark.adapters import carried
 from trispark.allowlist import Value
+from trispark.bench_plan import client_input
 from trispark.canonical import generation_id
 from trispark.catalog import Catalog, load_catalog
 from trispark.errors import TrisparkError
@@ -33,7 +34,6 @@ from trispark.promoted import on_nodes, settings_of
 from trispark.resolve import Resolution, compare, resolve, resolve_arms, restore
 from trispark.site import Site, load_site
 from trispark.warmup import batch_requests
-from trispark.workloads import load_workloads
 
 BENCH_RANK: Final = 1
 ANOTHER_GENERATION: Final = "go back to another generation: ./trispark play rollback -e rollback_to=ID"
@@ -334,20 +334,11 @@ def _bench(project: Project) -> dict[str, Any]:
 
     Never the head: the client's work would slow the engine that it measures.
     """
-    site, bench = project.site, project.site.bench
+    site = project.site
     return {
         "rank": BENCH_RANK,
         "image": site.require_bench_image(),
-        "input": {
-            "base_url": f"http://{site.head.address}:{site.api_port}",
-            "model": site.served_model_name,
-            "repetitions": bench.repetitions,
-            "max_tokens": bench.max_tokens,
-            "warmup_tokens": bench.warmup_tokens,
-            "concurrency": list(bench.concurrency),
-            "workloads": load_workloads(project.root, bench.workloads),
-            "deadline_s": bench.deadline_s,
-        },
+        "input": client_input(site, project.root),
     }
 
 

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 _ATTACH: Final = re.compile(
@@ -27,6 +28,7 @@ _DRAFT: Final = re.compile(
 )
 _GRAPHS: Final = re.compile(r"Capture (?P<name>target|draft) verify CUDA graph begin\..*\bbs=\[(?P<sizes>[\d, ]*)\]")
 _SERVER_ARGS: Final = re.compile(r"server_args=(?P<value>\{.*\})\s*$")
+_STAMP: Final = re.compile(r"\[(?P<stamp>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)[ \]]")
 READ: Final = tuple(each.pattern for each in (_ATTACH, _STATS, _DECODE, _DRAFT, _GRAPHS, _SERVER_ARGS))
 """Patterns of all lines that something here reads; an observation hands out no others but those of the evidence."""
 
@@ -84,6 +86,23 @@ class Decode:
     cuda_graph: bool
     tokens_per_second: float
 
+    @property
+    def step_s(self) -> float | None:
+        """Seconds a step, of what the line says: tokens of a step over tokens a second."""
+        return self.accept_length * self.running / self.tokens_per_second if self.tokens_per_second > 0 else None
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A decode line, which tells of the time since the one before: from the second `since` to the second `stamp`.
+
+    None where a line has no stamp, or the one before had another number of requests.
+    """
+
+    since: datetime | None
+    stamp: datetime | None
+    decode: Decode
+
 
 @dataclass(frozen=True)
 class DraftShape:
@@ -120,10 +139,31 @@ def stats_lines(log: str) -> list[Stats]:
 
 def decode_lines(log: str) -> list[Decode]:
     """Every "Decode batch" line, in order."""
-    return [
-        Decode(int(m["running"]), float(m["length"]), float(m["rate"]), m["graph"] == "True", float(m["tps"]))
-        for m in _matches(_DECODE, log)
-    ]
+    return [_decode(m) for m in _matches(_DECODE, log)]
+
+
+def decode_intervals(log: str) -> list[Interval]:
+    """Every "Decode batch" line, in order. Stamps are taken as UTC."""
+    found: list[Interval] = []
+    for match in _matches(_DECODE, log):
+        decode, stamp = _decode(match), _stamp(match.string[: match.start()])
+        before = found[-1] if found and found[-1].decode.running == decode.running else None
+        found.append(Interval(before.stamp if before is not None else None, stamp, decode))
+    return found
+
+
+def _stamp(prefix: str) -> datetime | None:
+    match = _STAMP.search(prefix)
+    if match is None:
+        return None
+    try:
+        return datetime.strptime(match["stamp"], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def _decode(m: re.Match[str]) -> Decode:
+    return Decode(int(m["running"]), float(m["length"]), float(m["rate"]), m["graph"] == "True", float(m["tps"]))
 
 
 def draft_shape(log: str) -> DraftShape | None:

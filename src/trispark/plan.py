@@ -30,6 +30,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from trispark.allowlist import Value, format_value
+from trispark.bench_plan import client_input
+from trispark.benchstats import metric_names
 from trispark.canonical import canonical_sha256
 from trispark.catalog import Catalog, Choice, Feature, Kind, load_catalog
 from trispark.decision_rules import BOOTS_PER_ARM, LOOKS, DecisionRules, arms_of, rules_for
@@ -38,7 +40,7 @@ from trispark.noise_floor import SiteNoise, kept_noise
 from trispark.promoted import cached, settings_of
 from trispark.resolve import Resolution, arm_problems, resolve, resolve_arms
 from trispark.site import Site, load_site
-from trispark.workloads import load_workloads
+from trispark.workloads import SHORT
 
 PLAN_VERSION: Final = 1
 PLACEHOLDER_IMAGE: Final = "not-built.invalid/engine@sha256:" + "0" * 64
@@ -403,29 +405,46 @@ class _Maker:
 
     def _cells(self) -> list[dict[str, Any]]:
         """What each counted boot measures, with the hash of its prompts and the metrics that it gives."""
-        bench = self.ground.site.bench
+        site, root = self.ground.site, self.ground.root
         try:
-            prompts = load_workloads(self.ground.root, bench.workloads)
+            planned = client_input(site, root)
         except TrisparkError as error:
             self._refuse(error)
-            prompts = {}
+            return []
+        bench = site.bench
         common = {"repetitions": bench.repetitions, "max_tokens": bench.max_tokens}
         cells: list[dict[str, Any]] = []
-        for streams in bench.concurrency:
-            for workload in bench.workloads if streams == 1 else (None,):
-                cell = f"c{streams}" if workload is None else f"c{streams}-{workload}"
-                rates = ("decode_tps", "ttft_s") if streams == 1 else ("agg_tps", "per_stream_decode_tps", "ttft_s")
-                used = prompts if workload is None else {workload: prompts.get(workload)}
-                cells.append(
-                    {
-                        "cell": cell,
-                        "concurrency": streams,
-                        "workload": workload,
-                        "prompts": canonical_sha256(used)[:16],
-                        **common,
-                        "metrics": [f"{cell}.{rate}" for rate in rates],
-                    }
-                )
+        for context in bench.contexts:
+            end = "" if context == SHORT else f"-{context}"
+            for streams in bench.concurrency:
+                for workload in bench.workloads if streams == 1 else (None,):
+                    cell = f"c{streams}{end}" if workload is None else f"c{streams}-{workload}{end}"
+                    names = bench.workloads if workload is None else (workload,)
+                    used = {name: planned["workloads"][name] for name in names}
+                    cells.append(
+                        {
+                            "cell": cell,
+                            "concurrency": streams,
+                            "workload": workload,
+                            "context": context,
+                            "prompts": canonical_sha256([planned["contexts"][context], used])[:16],
+                            **common,
+                            "metrics": metric_names(cell, streams),
+                        }
+                    )
+        for width in bench.mixed:
+            cell = f"mixed-c{width}"
+            cells.append(
+                {
+                    "cell": cell,
+                    "concurrency": width,
+                    "workload": None,
+                    "context": SHORT,
+                    "prompts": canonical_sha256([planned["mixed"], planned["workloads"]])[:16],
+                    **common,
+                    "metrics": metric_names(cell, width) + metric_names(f"{cell}-prefill", 1),
+                }
+            )
         return cells
 
     def _shown(self, settings: Mapping[str, Value]) -> dict[str, Any]:

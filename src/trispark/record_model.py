@@ -171,7 +171,12 @@ class Gate(Part):
 
 
 class BenchInput(Part):
-    """What was measured, from which rank and with which image; prompts as sha256, by workload."""
+    """What was measured, from which rank and with which image; prompts as sha256, by workload.
+
+    `protocol` 1 is the first client's: its records have nothing of what stands behind it here. Measurements of
+    different protocols are not compared. `draws`: temperature and top_p by workload. `contexts`: sha256 of the text
+    before each prompt. `mixed`: width, max_tokens and the long prompt's sha256.
+    """
 
     repetitions: int
     max_tokens: int
@@ -180,16 +185,33 @@ class BenchInput(Part):
     rank: int
     image: str
     workloads: dict[str, list[Hash]]
+    protocol: Literal[1, 2] = 1
+    seed: int | None = None
+    draws: dict[str, dict[str, float]] = Field(default_factory=dict)
+    contexts: dict[str, Hash] = Field(default_factory=dict)
+    mixed: list[dict[str, Any]] = Field(default_factory=list)
+    thinking: bool = False
+    reasoning_effort: str | None = None
 
 
 class Bench(Part):
-    """Raw results of the load client and what benchstats makes of them."""
+    """Raw results of the load client and what benchstats makes of them.
+
+    `requests`: trispark_bench.sample.Sample, with the time and size of every event. `order`: tags as they were
+    measured. `windows`: who answered and what was counted at both ends of each; `checks`: bench_windows.WindowCheck,
+    `steps`: step_time.StepCheck. `ended`: why a measurement ended early.
+    """
 
     input: BenchInput
     requests: list[dict[str, Any]]
     waves: list[dict[str, Any]]
     server_info: list[dict[str, Any]] | dict[str, Any] | None
     summary: dict[str, Any]
+    order: list[str] = Field(default_factory=list)
+    windows: list[dict[str, Any]] = Field(default_factory=list)
+    checks: list[dict[str, Any]] = Field(default_factory=list)
+    steps: list[dict[str, Any]] = Field(default_factory=list)
+    ended: str | None = None
 
 
 class BootOutcome(Part):

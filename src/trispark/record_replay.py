@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from trispark.canonical import text_sha256
+from trispark.bench_plan import bench_input, client_input, input_changes
 from trispark.drift import Drift, in_words, resolved_drift
 from trispark.errors import TrisparkError
 from trispark.plan import NOT_BUILT, Ground, plan_on
 from trispark.records import resolved_part
 from trispark.resolve import Arms, Resolution, resolve, resolve_arms
-from trispark.workloads import load_workloads
 
 Record = Mapping[str, Any]
 NAMED: Final = 12
@@ -129,25 +128,9 @@ def _boot_inputs(ground: Ground, record: Record, now: Resolution) -> list[Drift]
 def _bench_inputs(ground: Ground, record: Record) -> list[Drift]:
     if not record["bench"]:
         return []
-    then, bench = record["bench"]["input"], ground.site.bench
-    prompts = load_workloads(ground.root, bench.workloads)
-    now = {
-        "repetitions": bench.repetitions,
-        "max_tokens": bench.max_tokens,
-        "warmup_tokens": bench.warmup_tokens,
-        "concurrency": list(bench.concurrency),
-        "image": ground.site.bench_image,
-        **{f"prompts of {name}": [text_sha256(text) for text in texts] for name, texts in prompts.items()},
-    }
-    before = {
-        **{name: then[name] for name in ("repetitions", "max_tokens", "warmup_tokens", "concurrency", "image")},
-        **{f"prompts of {name}": hashes for name, hashes in then["workloads"].items()},
-    }
-    return [
-        Drift("bench", f"measurement: {name}", before.get(name), now.get(name))
-        for name in sorted({*before, *now})
-        if before.get(name) != now.get(name)
-    ]
+    then, planned = record["bench"]["input"], client_input(ground.site, ground.root)
+    now = bench_input({"rank": then["rank"], "image": ground.site.bench_image, "input": planned})
+    return [Drift("bench", f"measurement: {name}", *pair) for name, pair in input_changes(then, now).items()]
 
 
 def _trial_inputs(ground: Ground, record: Record, records: Sequence[Record], now: Arms | Resolution) -> list[Drift]:

@@ -429,6 +429,11 @@ def _bench(bench: Mapping[str, Any], summary: BenchSummary | None) -> dict[str, 
         "waves": list(bench["waves"]),
         "server_info": bench.get("server_info"),
         "input": dict(bench["input"]),
+        "order": list(bench.get("order") or ()),
+        "windows": list(bench.get("windows") or ()),
+        "checks": list(bench.get("checks") or ()),
+        "steps": list(bench.get("steps") or ()),
+        "ended": bench.get("ended"),
         "summary": {} if summary is None else summary.as_dict(),
     }
 

@@ -74,6 +74,7 @@ AREAS: Final = {
     "STATS": "simulations and campaigns of others",
     "STORE": "the Engram row store of the engine",
     "TIME": "windows, deadlines and time zones",
+    "TRUTH": "the truth test of the load client",
     "TRIAL": "a trial",
     "VERDICT": "the boots of a verdict",
     "VERIFY": "a look at what runs",

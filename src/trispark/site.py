@@ -149,8 +149,16 @@ class BenchSettings(Strict):
     warmup_tokens: Annotated[int, Field(ge=1, le=32768)]
     concurrency: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field(min_length=1)
     workloads: tuple[str, ...] = Field(min_length=1)
+    contexts: tuple[str, ...] = Field(default=("short",), min_length=1)
+    """What is resident before each prompt: `short` for nothing, or names of experiments/workloads."""
+    mixed: tuple[Annotated[int, Field(ge=1, le=63)], ...] = ()
+    """Numbers of streams that decode while a long prompt arrives."""
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
+    """Orders the cells and draws sampled answers."""
+    thinking: bool = False
+    reasoning_effort: Annotated[str, Field(min_length=1, max_length=32)] | None = None
 
-    @field_validator("concurrency", "workloads")
+    @field_validator("concurrency", "workloads", "contexts", "mixed")
     @classmethod
     def _once(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
         _no_repeats(values, "the entries")
@@ -172,6 +180,7 @@ class BenchSettings(Strict):
         One that falls silent is not waited for so long: the load client ends the measurement then.
         """
         streams = sum(len(self.workloads) if width == 1 else width for width in self.concurrency)
+        streams = len(self.contexts) * streams + sum(width + 1 for width in self.mixed)
         warm_up = self.warmup_tokens * (len(self.workloads) + max(self.concurrency))
         tokens = (self.repetitions + 1) * self.max_tokens * streams + warm_up
         return 30 + tokens / BENCH_TOKENS_PER_SECOND_AT_LEAST
@@ -290,6 +299,7 @@ class Site(BaseModel):
         `-e site_engram_dir=...` would let the playbooks verify one directory while the engine mounts another.
         """
         own = self.model_dump(mode="json", by_alias=True)
+        own["site_bench"] = self.bench.model_dump(mode="json", exclude_unset=True)
         for name, value in sorted(seen.items()):
             if name not in own or not _same(own[name], value):
                 raise TrisparkError(

@@ -12,13 +12,13 @@ from typing import Any, Final
 import yaml
 
 from trispark.allowlist import EXTRA_SOURCE, Scope, Support
+from trispark.bench_plan import client_input
 from trispark.catalog import Catalog, load_catalog
 from trispark.errors import TrisparkError
 from trispark.resolve import extra_value, given_value, node_value, resolve
 from trispark.site import DOCKERFILES, LAB, Site, judge_site
 from trispark.site_files import site_files
 from trispark.site_time import zone_named
-from trispark.workloads import load_workloads
 
 _DOCUMENTATION: Final = tuple(
     ipaddress.ip_network(text) for text in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")
@@ -106,7 +106,7 @@ def _check(site: Site, wrong: frozenset[str], name: str, catalog: Catalog, root:
             catalog.refuse_misplaced({key: place})
     if "site_bench" not in wrong:
         with found.collecting():
-            load_workloads(root, site.bench.workloads)
+            client_input(site, root)
     if site.time_zone is not None and "site_unattended_window" not in wrong:
         with found.collecting():
             zone_named(site.time_zone, f"{site.path}: site_unattended_window")

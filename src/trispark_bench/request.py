@@ -1,111 +1,112 @@
-"""One streamed chat request, timed; tokens are what the server's `usage` says, never the number of events."""
+"""One streamed chat request, sent and timed."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import time
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from typing import Any
 
-import aiohttp
+from trispark_bench.plan import BenchPlan, Workload
+from trispark_bench.sample import Sample, read_stream
+from trispark_bench.sse import events
+from trispark_bench.wire import Target, Wire, WireError, connected
+
+PATH = "/v1/chat/completions"
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One request as measured, without any rate. Times in seconds from the moment it was sent; `total_s` is the last
-    token's. A sample with `error` has no figures and is kept, never dropped.
-    """
-
-    tag: str
-    workload: str
-    index: int
-    completion_tokens: int | None = None
-    prompt_tokens: int | None = None
-    ttft_s: float | None = None
-    total_s: float | None = None
-    text_sha: str | None = None
-    events: int = 0
-    error: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def chat_body(model: str, prompt: str, max_tokens: int) -> dict[str, Any]:
-    """A greedy request of exactly `max_tokens` tokens, so that every repetition does the same work."""
-    return {
-        "model": model,
+def chat_body(plan: BenchPlan, workload: Workload, prompt: str, max_tokens: int, index: int) -> dict[str, Any]:
+    """A request of exactly `max_tokens` tokens, so that every repetition does the same work."""
+    kwargs: dict[str, Any] = {"thinking": plan.thinking}
+    if plan.reasoning_effort is not None:
+        kwargs["reasoning_effort"] = plan.reasoning_effort
+    body: dict[str, Any] = {
+        "model": plan.model,
         "messages": [{"role": "user", "content": prompt}],
-        "temperature": 0,
+        "temperature": workload.temperature,
         "max_tokens": max_tokens,
         "ignore_eos": True,
         "stream": True,
-        "stream_options": {"include_usage": True},
-        "chat_template_kwargs": {"thinking": False},
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        "return_spec_tokens_details": True,
+        "chat_template_kwargs": kwargs,
     }
+    if workload.temperature > 0:
+        body["top_p"] = workload.top_p
+        body["seed"] = plan.seed + max(index, 0)
+    return body
 
 
-def delta_text(event: dict[str, Any]) -> str:
-    """The text that one stream event carries, answer and reasoning alike."""
-    text = ""
-    for choice in event.get("choices", []):
-        delta = choice.get("delta", {})
-        text += delta.get("reasoning_content") or ""
-        text += delta.get("content") or ""
-    return text
+class Request:
+    """A request that is ready to go: its connection is open and its bytes are made, so that a wave starts at once."""
 
+    def __init__(self, target: Target, body: dict[str, Any], begun: Sample, model: str) -> None:
+        self.begun = begun
+        self._target = target
+        self._bytes = target.request("POST", PATH, json.dumps(body, ensure_ascii=False).encode())
+        self._model = model
+        self._wire: Wire | None = None
+        self._broken: str | None = None
 
-async def measure(
-    session: aiohttp.ClientSession, url: str, body: dict[str, Any], *, tag: str, workload: str, index: int
-) -> Sample:
-    """Send one request and time its stream. Errors become a sample with `error`, but silence ends the measurement.
+    async def prepare(self, now_ns: int, begin_ns: int) -> None:
+        """Open the connection; a failure becomes the sample's error."""
+        try:
+            self._wire = await connected(self._target)
+        except WireError as error:
+            self.begun = replace(self.begun, sent_ns=now_ns - begin_ns, error=str(error))
 
-    Raises TimeoutError when nothing comes within the session's time: whatever follows would be waited for as long.
-    """
-    sent = time.perf_counter()
-    first = last = None
-    usage: dict[str, Any] | None = None
-    digest = hashlib.sha256()
-    events = 0
-    try:
-        async with session.post(url, json=body) as response:
-            if response.status != 200:
-                detail = (await response.text())[:200].replace("\n", " ")
-                return Sample(tag, workload, index, error=f"HTTP {response.status}: {detail}")
-            async for raw in response.content:
-                line = raw.strip()
-                if not line.startswith(b"data:"):
-                    continue
-                payload = line[5:].strip()
-                if payload == b"[DONE]":
-                    break
-                event = json.loads(payload)
-                if "error" in event:
-                    return Sample(tag, workload, index, events=events, error=f"stream error: {event['error']}")
-                usage = event.get("usage") or usage
-                text = delta_text(event)
-                if text:
-                    events += 1
-                    last = time.perf_counter()
-                    first = first or last
-                    digest.update(text.encode())
-    except TimeoutError:
-        raise
-    except (aiohttp.ClientError, ValueError) as error:
-        return Sample(tag, workload, index, events=events, error=f"{type(error).__name__}: {error}")
-    if usage is None:
-        return Sample(tag, workload, index, events=events, error="the stream ended without usage")
-    if first is None or last is None:
-        return Sample(tag, workload, index, events=events, error="the stream carried no text")
-    return Sample(
-        tag=tag,
-        workload=workload,
-        index=index,
-        completion_tokens=int(usage["completion_tokens"]),
-        prompt_tokens=int(usage["prompt_tokens"]),
-        ttft_s=first - sent,
-        total_s=last - sent,
-        text_sha=digest.hexdigest()[:16],
-        events=events,
-    )
+    def send(self) -> None:
+        """Stamp and send; nothing where there is no connection."""
+        if self._wire is not None:
+            self._wire.send(self._bytes)
+
+    @property
+    def sent_ns(self) -> int | None:
+        """The clock when it was sent."""
+        return self._wire.sent_ns if self._wire is not None else None
+
+    async def flowing(self, silence_s: float) -> None:
+        """Wait until its answer is on its way, or is over."""
+        if self._wire is not None:
+            await self._wire.flowing(silence_s)
+
+    async def over(self, silence_s: float) -> None:
+        """Wait for the end of its answer, whatever it is. Raises Silence: whatever follows would be waited for as long.
+
+        Nothing is read here: while one answer is read, those of others would be stamped late.
+        """
+        if self._wire is None:
+            return
+        try:
+            await self._wire.finished(silence_s)
+        except WireError as error:
+            self._broken = str(error)
+
+    def sample(self, begin_ns: int) -> Sample:
+        """What came, when the answers of its round are all over."""
+        wire = self._wire
+        if wire is None:
+            return self.begun
+        wire.close()
+        return self._read(wire, self._broken, begin_ns)
+
+    def close(self) -> None:
+        """Give the connection up."""
+        if self._wire is not None:
+            self._wire.close()
+
+    def _read(self, wire: Wire, broken: str | None, begin_ns: int) -> Sample:
+        status = wire.status()
+        begun = replace(
+            self.begun,
+            sent_ns=wire.sent_ns - begin_ns,
+            ended_ns=wire.ended_ns - begin_ns,
+            status=status or None,
+            stamps="kernel" if wire.stamped_by_kernel else "read",
+        )
+        if status and status != 200:
+            detail = wire.content()[:200].decode(errors="replace").replace("\n", " ")
+            return begun.failed(f"HTTP {status}: {detail}")
+        stream, rest = events(wire.pieces())
+        sample = read_stream(begun, stream, rest, wire.sent_ns, self._model)
+        # How the connection ended is the cause of whatever its stream lacks.
+        return sample if broken is None else sample.failed(f"{broken}; {len(stream)} events had come")

@@ -94,7 +94,9 @@ def _run(node: Node, request: OneshotRequest) -> dict[str, Any]:
             _take_away(node, container_id)
         if ended.alive:
             raise _too_late(request, lines)
-        return {"exit_code": ended.exit_code, "output": _output(work / "output.json"), "log_tail": lines}
+        output = _output(work / "output.json")
+        answer: dict[str, Any] = {"exit_code": ended.exit_code, "output": output, "log_tail": lines}
+        return answer if output is not None else {**answer, "rows": _rows(work / "raw.jsonl")}
     finally:
         node.disk.remove_tree(work)
 
@@ -176,6 +178,24 @@ def _output(path: Path) -> Any:
             observed=str(error),
             remedy="see the program that wrote it",
         ) from error
+
+
+def _rows(path: Path) -> list[Any]:
+    """What a program without an output had written of it until then: the whole lines of its raw file, each one JSON
+    value. Lines beyond the bound and what is no JSON are left out."""
+    try:
+        if path.lstat().st_size > MAX_OUTPUT_BYTES:
+            return []
+        whole, _, _ = read_regular(path).rpartition(b"\n")
+    except (OSError, ValueError):
+        return []
+    rows = []
+    for line in whole.split(b"\n"):
+        try:
+            rows.append(parse_json(line, any_text=True))
+        except ValueError:
+            break
+    return rows
 
 
 def _take_away(node: Node, container_id: str) -> None:

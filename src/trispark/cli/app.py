@@ -12,6 +12,7 @@ import typer
 
 from trispark import __version__
 from trispark.cli import exit_codes
+from trispark.cli.bench import bench_app
 from trispark.cli.demo import Demo
 from trispark.cli.engram import engram_app
 from trispark.cli.features import feature_lines, list_features
@@ -68,6 +69,7 @@ app.add_typer(lab_app, name="lab")
 app.add_typer(records_app, name="records")
 app.add_typer(site_app, name="site")
 app.add_typer(stats_app, name="stats")
+app.add_typer(bench_app, name="bench")
 
 SiteOption = Annotated[
     str | None, typer.Option("--site", envvar="TRISPARK_SITE", help="A directory of inventory/; the lab by default.")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from trispark.bench_check import bench_problem
-from trispark.boot_outcome import Measured, _outcome, bench_input, first_failure
+from trispark.bench_plan import bench_input
+from trispark.boot_outcome import Measured, _outcome, first_failure
 from trispark.gates import GateResult
 
 NODES = ("spark0", "spark1", "spark2")
@@ -17,7 +18,15 @@ INPUT: dict[str, Any] = {
     "max_tokens": 8,
     "warmup_tokens": 2,
     "concurrency": [1, 2],
-    "workloads": {"prose": ["a"], "code": ["b"]},
+    "workloads": {
+        name: {"prompts": [text], "temperature": 0.0, "top_p": 1.0} for name, text in (("prose", "a"), ("code", "b"))
+    },
+    "contexts": {"short": ""},
+    "mixed": [],
+    "protocol": 2,
+    "seed": 1,
+    "thinking": False,
+    "reasoning_effort": None,
 }
 PLAN: dict[str, Any] = {
     "nodes": {name: {"rank": rank} for rank, name in enumerate(NODES)},
@@ -40,12 +49,21 @@ def request(tag: str, index: int, **changes: Any) -> dict[str, Any]:
     return {"tag": tag, "index": index, **figures, "error": None, **changes}
 
 
+def window(tag: str, requests: int) -> dict[str, Any]:
+    ends = [{"generation_tokens": 100, "finished_requests": 9, "verify_steps": 30}]
+    ends.append({"generation_tokens": 100 + 8 * requests, "finished_requests": 9 + requests, "verify_steps": 40})
+    return {"tag": tag, "identity": [{"startup_time": 3.5}] * 2, "metrics": ends, "wall_s": 1.0, "requests": requests}
+
+
 OUTPUT: dict[str, Any] = {
     "requests": [
         *(request(f"c1-{workload}", index) for workload in ("prose", "code") for index in range(2)),
         *(request("c2", index) for index in range(4)),
     ],
     "waves": [{"tag": "c2", "wave": wave, "tokens": 16, "wall_s": 1.0, "errors": 0} for wave in range(2)],
+    "protocol": 2,
+    "server_info": [],
+    "windows": [window("c1-prose", 2), window("c1-code", 2), window("c2", 4)],
 }
 
 
@@ -139,8 +157,28 @@ def test_a_complete_measurement_has_no_problem() -> None:
         (without(OUTPUT, "requests", 0), "c1-prose has 1 requests, planned were 2"),
         (without(OUTPUT, "requests", -1), "c2 has 3 requests, planned were 4"),
         (without(OUTPUT, "waves", 0), "c2 has 1 waves, planned were 2"),
+        (without(OUTPUT, "windows", 0), "c1-prose has no window"),
+        ({**OUTPUT, "protocol": 1}, "by protocol 1, planned was 2"),
+        ({**OUTPUT, "ended": "TS-BENCH-RUN: it"}, "ended early: TS-BENCH-RUN: it"),
+        (
+            {**OUTPUT, "windows": [*OUTPUT["windows"][:2], window("c2", 5)]},
+            "c2: the server counted 5 requests, ours were 4",
+        ),
     ],
-    ids=["none", "empty", "error", "short", "no-rate", "missing-c1", "missing-c2", "missing-wave"],
+    ids=[
+        "none",
+        "empty",
+        "error",
+        "short",
+        "no-rate",
+        "missing-c1",
+        "missing-c2",
+        "missing-wave",
+        "missing-window",
+        "protocol",
+        "ended",
+        "foreign",
+    ],
 )
 def test_an_incomplete_measurement_makes_the_boot_invalid(output, problem) -> None:
     assert problem in (bench_problem(INPUT, output) or "")
@@ -151,6 +189,6 @@ def test_an_incomplete_measurement_makes_the_boot_invalid(output, problem) -> No
 
 def test_other_prompts_are_another_input() -> None:
     other = copy.deepcopy(PLAN["bench"])
-    other["input"]["workloads"]["code"] = ["c"]
+    other["input"]["workloads"]["code"]["prompts"] = ["c"]
     assert bench_input(other) != bench_input(PLAN["bench"])
     assert bench_input(PLAN["bench"]) == bench_input(copy.deepcopy(PLAN["bench"]))

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from trispark.canonical import text_sha256
+from trispark.bench_plan import bench_input, client_input
 from trispark.catalog import Catalog, load_catalog
 from trispark.gates import GateResult
 from trispark.project import ProjectState
 from trispark.records import build_boot_record, head_of
 from trispark.resolve import Resolution, resolve
 from trispark.site import Site, load_site
-from trispark.workloads import load_workloads
 
 # A busy machine is no failure: no time limit for an example.
 settings.register_profile("trispark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -244,19 +243,17 @@ def make_site(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-BENCH_INPUT: dict[str, Any] = {
-    "repetitions": 5,
-    "max_tokens": 64,
-    "warmup_tokens": 16,
-    "concurrency": [1, 4],
-    "rank": 1,
-    "image": f"registry:5000/trispark/bench@{DIGEST}",
-}
+BENCH_IMAGE = f"registry:5000/trispark/bench@{DIGEST}"
 
 
 @pytest.fixture
 def boot_record(
-    baseline: Resolution, candidate: Resolution, catalog: Catalog, project: Path, healthy: Callable[..., Any]
+    baseline: Resolution,
+    candidate: Resolution,
+    catalog: Catalog,
+    site: Site,
+    project: Path,
+    healthy: Callable[..., Any],
 ) -> Callable[..., dict[str, Any]]:
     """Records of valid, measured boots of `project`'s lab site in one chain: `boot_record("candidate", trial="t1")`."""
     records: list[dict[str, Any]] = []
@@ -274,9 +271,9 @@ def boot_record(
         resolution = resolution or (candidate if arm == "candidate" else baseline)
         seen = healthy(resolution, wo_a=arm == "candidate")
         change(seen)
-        texts = load_workloads(project, ("prose", "code"))
-        prompts = {name: [text_sha256(text) for text in found] for name, found in texts.items()}
-        bench = {"requests": [], "waves": [], "server_info": [], "input": {**BENCH_INPUT, "workloads": prompts}}
+        planned = client_input(site, project)
+        measured = bench_input({"rank": 1, "image": BENCH_IMAGE, "input": planned})
+        bench = {"requests": [], "waves": [], "server_info": [], "input": measured}
         boot = boot_id or f"b2026010{len(records) + 1}T000000Z-000{len(records)}"
         gate = GateResult("canary.text", None, outcome == "valid", "42", "42")
         record = build_boot_record(

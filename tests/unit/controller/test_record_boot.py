@@ -22,15 +22,41 @@ INPUT: dict[str, Any] = {
     "max_tokens": 8,
     "warmup_tokens": 2,
     "concurrency": [1],
-    "workloads": {"prose": ["a"]},
+    "workloads": {name: {"prompts": [text], "temperature": 0.0, "top_p": 1.0} for name, text in (("prose", "a"),)},
+    "contexts": {"short": ""},
+    "mixed": [],
+    "protocol": 2,
+    "seed": 1,
+    "thinking": False,
+    "reasoning_effort": None,
 }
-REQUEST = {"tag": "c1-prose", "index": 0, "completion_tokens": 8, "ttft_s": 0.1, "total_s": 0.9, "text_sha": "a"}
+REQUEST = {
+    "tag": "c1-prose",
+    "sent_ns": 0,
+    "index": 0,
+    "completion_tokens": 8,
+    "ttft_s": 0.1,
+    "total_s": 0.9,
+    "text_sha": "a",
+}
 COUNTERS = {"engram": {"1": {"lookups": 9, "reads": 9, "wait_s": 0.1}}}
 WITHOUT_WAIT = {"engram": {"1": {"lookups": 9, "reads": 9}}}
 OUTPUT: dict[str, Any] = {
     "requests": [{**REQUEST, "error": None}],
     "waves": [],
     "server_info": [{"tag": "c1-prose", "before": {}, "after": COUNTERS}],
+    "protocol": 2,
+    "windows": [
+        {
+            "tag": "c1-prose",
+            "identity": [{}, {}],
+            "metrics": [None, None],
+            "wall_s": 1.0,
+            "width": 1,
+            "began_ns": 0,
+            "began": "2026-01-01T00:00:00Z",
+        }
+    ],
 }
 
 
@@ -40,7 +66,7 @@ def recorded(
 ) -> Callable[[Any], dict[str, Any]]:
     """The record of a boot whose load client wrote this."""
 
-    def make(output: Any) -> dict[str, Any]:
+    def make(output: Any, **answer: Any) -> dict[str, Any]:
         seen = healthy(baseline)
         gate = GateResult("canary.text", None, True, "42", "42")
         facts = {
@@ -49,7 +75,7 @@ def recorded(
                 "observation": seen[node],
                 "after_load": seen[node],
                 "gates": {"gates": [gate.as_dict()]},
-                "bench": {"output": output} if node == "spark1" else {},
+                "bench": {"output": output, **answer} if node == "spark1" else {},
             }
             for node in seen
         }
@@ -76,6 +102,15 @@ def test_a_measured_boot_is_valid(recorded: Callable[[Any], dict[str, Any]]) -> 
     assert record["bench"]["summary"]["tags"]["c1-prose"]["n"] == 1
 
 
+def test_rows_of_a_client_whose_output_found_no_room_are_recorded(recorded: Callable[..., dict[str, Any]]) -> None:
+    rows = [{**REQUEST, "error": None}]
+    record = recorded(None, rows=rows, exit_code=1, log_tail=["TS-BENCH-DISK: the results cannot be written"])
+    assert record["outcome"]["state"] == "invalid"
+    assert "TS-BENCH-DISK" in record["outcome"]["reason"]
+    assert record["bench"]["requests"] == rows
+    assert record["bench"]["ended"].startswith("TS-BENCH-DISK")
+
+
 def changed(**parts: Any) -> dict[str, Any]:
     return {**copy.deepcopy(OUTPUT), **parts}
 
@@ -90,6 +125,8 @@ def changed(**parts: Any) -> dict[str, Any]:
         (changed(requests=[{**REQUEST, "ttft_s": float("nan")}]), False),
         (changed(requests=None), False),
         (changed(server_info="none"), False),
+        (changed(windows=[{"tag": "c1-prose"}]), True),
+        (changed(windows=["c1-prose"]), False),
         ({"x": 1}, False),
         ([1], False),
         ("text", False),

@@ -1,5 +1,6 @@
 """Three real processes on loopback: start, canary, counters, goodbye, and a rank that dies."""
 
+import asyncio
 import json
 import os
 import re
@@ -16,8 +17,12 @@ from typing import Any
 import pytest
 
 from trispark.allowlist import format_value
+from trispark.bench_check import bench_problem
+from trispark.bench_windows import check_windows
 from trispark.catalog import load_catalog
 from trispark.logparse import lines_matching, stats_lines
+from trispark_bench.plan import BenchPlan
+from trispark_bench.run import Results, run_plan
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 60
@@ -302,3 +307,44 @@ def test_version() -> None:
     assert process.end() == 0
     assert re.fullmatch(r"trispark_lab \d+\.\d+\.\d+", process.lines[0])
     process.close()
+
+
+def test_the_load_client_and_the_engine_count_the_same(start: Start) -> None:
+    """A real measurement: every window is the client's alone, by the metrics and by the internal state."""
+    ranks = start(adapters=True)
+    port = ranks[0].expect(r"^Ready: API on port (\d+) \(rank 0\)$")[1]
+    prompts = {"prose": "Write an essay about lighthouses.", "code": "Write a Python class for a queue."}
+    given = {
+        "protocol": 2,
+        "base_url": f"http://127.0.0.1:{port}",
+        "model": "deepseek-v4.1-flash",
+        "repetitions": 2,
+        "max_tokens": 24,
+        "warmup_tokens": 4,
+        "concurrency": [1, 3],
+        "workloads": {name: {"prompts": [text], "temperature": 0, "top_p": 1} for name, text in prompts.items()},
+        "contexts": {"short": ""},
+        "mixed": [{"width": 2, "prompt": "the quay " * 20, "max_tokens": 4}],
+        "seed": 1,
+        "thinking": False,
+        "reasoning_effort": None,
+        "deadline_s": DEADLINE_S,
+    }
+    plan = BenchPlan.from_json(given)
+    results = Results(plan)
+    asyncio.run(run_plan(plan, results))
+    output = json.loads(json.dumps(results.as_json()))
+    assert bench_problem(given, output) is None
+    for counted in (output, {**output, "windows": [{**each, "metrics": [None, None]} for each in output["windows"]]}):
+        for check in check_windows(counted):
+            assert (check.problem, check.not_checked) == (None, ()), check
+            assert check.tokens_per_step is not None
+            assert 1 <= check.tokens_per_step <= 4, "a block of three drafts and the token after them"
+            assert check.truncated_tokens is not None
+            assert 0 <= check.truncated_tokens <= 3 * check.requests
+            assert check.step_s is not None
+            assert check.step_s > 0
+    assert all(row["tokens"][-1] == row["completion_tokens"] for row in output["requests"])
+    assert any(len(row["at_ns"]) < row["completion_tokens"] for row in output["requests"]), "blocks of several tokens"
+    output["windows"][0]["metrics"][1]["finished_requests"] += 1
+    assert "foreign traffic" in (bench_problem(given, output) or "")

@@ -57,6 +57,37 @@ def test_a_run(bench, ask, output, exit_code, parsed):
     assert nothing_left(bench)
 
 
+@pytest.mark.parametrize(
+    ("raw", "rows"),
+    [
+        (b'{"n": 1}\n{"n": 2}\n', [{"n": 1}, {"n": 2}]),
+        (b'{"n": 1}\n{"n": ', [{"n": 1}]),
+        (b'{"n": 1}\nnothing\n{"n": 3}\n', [{"n": 1}]),
+        (b'{"n"', []),
+        (b"", []),
+        (None, []),
+    ],
+)
+def test_a_program_whose_output_found_no_room_leaves_its_rows(bench, ask, raw, rows):
+    ending(bench, exit_code=1)
+    begin = bench.docker.on_start
+
+    def write(container_id):
+        begin(container_id)
+        if raw is not None:
+            (bench.root / "run" / "trispark-bench.work" / "raw.jsonl").write_bytes(raw)
+
+    bench.docker.on_start = write
+    answer = bench.ask("oneshot", **ask)
+    assert (answer["output"], answer["rows"]) == (None, rows)
+    assert nothing_left(bench)
+
+
+def test_a_program_with_an_output_has_no_rows_besides(bench, ask):
+    ending(bench, output='{"tok_s": 3}')
+    assert "rows" not in bench.ask("oneshot", **ask)
+
+
 def test_deadline(bench, ask):
     ending(bench, after_s=100)
     begin = bench.clock.time

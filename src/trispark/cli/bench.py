@@ -1,0 +1,108 @@
+"""`./trispark bench`: what the load client itself is worth."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trispark.cli.sites import LAB
+from trispark.cli.terminal import Terminal
+from trispark.errors import TrisparkError
+
+if TYPE_CHECKING:
+    from trispark_bench.truth.clients import Client
+
+REPO = Path(__file__).resolve().parents[3]
+PUBLIC = Path(".trispark/truth/public")
+LOCK = "requirements/truth.txt"
+INSTALL_S = 1800
+
+bench_app = typer.Typer(help="The load client, and how exact it is.", no_args_is_help=True)
+
+
+@bench_app.callback()
+def _group() -> None:
+    pass
+
+
+@bench_app.command("truth")
+def bench_truth(
+    streams: Annotated[str, typer.Option("--streams", help="Numbers of streams, with commas.")] = "4,64",
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds at each; from 16 streams a third.")] = 9,
+    only: Annotated[str | None, typer.Option("--clients", help="Names of clients, with commas; ours always.")] = None,
+    install: Annotated[
+        bool, typer.Option("--install", help="Install the public clients below .trispark/truth first.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+) -> None:
+    """Ours and public load clients against a server on loopback that knows what it sent, and when."""
+    from trispark_bench.truth.clients import ClientFailed, known_clients  # here: no other verb needs them
+    from trispark_bench.truth.run import truth
+
+    terminal = Terminal()
+    terminal.say(f"site: {LAB}")
+    widths = _widths(streams)
+    if install:
+        _install(terminal)
+    clients = _chosen(known_clients(REPO / PUBLIC), only)
+    with tempfile.TemporaryDirectory(prefix="trispark-truth-") as folder:
+        try:
+            found = truth(clients, widths, rounds, Path(folder), terminal.say)
+        except ClientFailed as failure:
+            raise TrisparkError(
+                "TS-TRUTH-CLIENT",
+                "the load client did not come to the end of its truth test",
+                where="./trispark bench truth",
+                expected="exit 0",
+                observed=str(failure),
+                remedy="run it again on a machine that does nothing else; it uses loopback alone",
+            ) from None
+    terminal.say("goals met" if found["goals_met"] else "goals NOT met")
+    if as_json:
+        terminal.json(found)
+
+
+def _widths(text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and 1 <= int(part) <= 256 for part in parts):
+        raise typer.BadParameter("whole numbers from 1 to 256, with commas between them", param_hint="--streams")
+    return [int(part) for part in parts]
+
+
+def _chosen(clients: list[Client], only: str | None) -> list[Client]:
+    if only is None:
+        return clients
+    wanted = [name.strip() for name in only.split(",")]
+    unknown = sorted(set(wanted) - {client.name for client in clients})
+    if unknown:
+        raise typer.BadParameter(
+            f"{unknown[0]} is none of {'; '.join(client.name for client in clients)}", param_hint="--clients"
+        )
+    return [client for place, client in enumerate(clients) if place == 0 or client.name in wanted]
+
+
+def _install(terminal: Terminal) -> None:
+    """Raises TS-TRUTH-INSTALL."""
+    target = REPO / PUBLIC
+    terminal.say(f"installing the public clients in {PUBLIC}, from {LOCK}")
+    pip = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input", "--require-hashes"]
+    for argv in ([sys.executable, "-m", "venv", str(target)], [*pip, "-r", str(REPO / LOCK)]):
+        try:
+            done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=INSTALL_S)
+            problem = done.stderr.strip().splitlines()[-1:] if done.returncode else []
+        except (OSError, subprocess.TimeoutExpired) as error:
+            problem = [str(error)]
+        if problem:
+            raise TrisparkError(
+                "TS-TRUTH-INSTALL",
+                "the public load clients cannot be installed",
+                where=str(PUBLIC),
+                expected=f"what {LOCK} names",
+                observed=problem[0],
+                remedy="see that the package index answers, or leave --install out",
+            )
