@@ -2,25 +2,8 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <time.h>
 
 namespace engram {
-
-Pages::~Pages() {
-  if (data_ != nullptr) munmap(data_, bytes_);
-}
-
-bool Pages::allocate(uint64_t bytes) {
-  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (pages == MAP_FAILED) return false;
-  madvise(pages, bytes, MADV_DONTFORK);
-  data_ = static_cast<uint8_t*>(pages);
-  bytes_ = bytes;
-  return true;
-}
-
-void Pages::leave() { data_ = nullptr; }
 
 namespace {
 
@@ -49,17 +32,6 @@ int fail(es_error* error, const Failure& failure) {
            failure.path, where, failure.expected_text != nullptr ? failure.expected_text : expected,
            failure.observed_text != nullptr ? failure.observed_text : observed);
   return failure.code;
-}
-
-uint64_t now_ns() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
-}
-
-void nap_us(long microseconds) {
-  timespec pause{0, microseconds * 1000};
-  nanosleep(&pause, nullptr);
 }
 
 }  // namespace engram

@@ -56,6 +56,7 @@ AREAS: Final = {
     "GATE": "the gates of a boot",
     "HOST": "this machine",
     "LAB": "the lab",
+    "NATIVE": "building the native libraries",
     "PLAN": "planning a boot",
     "PLAY": "running a playbook",
     "PREFLIGHT": "the nodes before anything is changed",

@@ -1,7 +1,7 @@
 """Builds the agent: one zipapp with its dependencies inside, the same bytes from the same input.
 
-Runs on the controller. Only wheels without compiled parts are taken, by their hashes from `requirements/node.txt`, for
-the oldest Python that a node may have, whatever Python builds.
+Runs on the controller. The packing library goes in for every architecture. Only wheels without compiled parts are
+taken, by their hashes from `requirements/node.txt`, for the oldest Python that a node may have, whatever Python builds.
 """
 
 from __future__ import annotations
@@ -63,9 +63,12 @@ def _sources(repo: Path) -> Iterator[tuple[str, bytes]]:
             yield "trispark_node_bytecode.py", path.read_bytes()
         elif path.name != "build.py":  # of no use on a node
             yield f"trispark_node/{path.name}", path.read_bytes()
-    licence = repo / "LICENSE"
-    if licence.exists():
-        yield "LICENSE", licence.read_bytes()
+    native = package / "native"
+    for path in sorted(found for found in native.rglob("*") if found.is_file()):
+        yield f"trispark_node/native/{path.relative_to(native).as_posix()}", path.read_bytes()
+    for name in ("LICENSE", "NOTICE"):
+        if (repo / name).exists():
+            yield name, (repo / name).read_bytes()
 
 
 def _fingerprint(sources: dict[str, bytes], lock: bytes) -> str:

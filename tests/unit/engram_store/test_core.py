@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-CORE = Path(__file__).resolve().parents[3] / "native" / "engram_store"
+NATIVE = Path(__file__).resolve().parents[3] / "native"
+CORE, COMMON = NATIVE / "engram_store", NATIVE / "common"
 FLAGS = ("-std=c++20", "-O1", "-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-pthread")
 
 
@@ -18,8 +19,8 @@ def sanitized(directory: Path, sanitizer: str) -> Path:
     if compiler is None:
         pytest.skip("NOT TESTED: there is no g++")
     program = directory / "stress"
-    sources = sorted(str(path) for path in (*CORE.glob("*.cc"), CORE / "test" / "stress.cc"))
-    argv = [compiler, *FLAGS, f"-fsanitize={sanitizer}", *sources, "-o", str(program)]
+    sources = sorted(str(path) for path in (*COMMON.glob("*.cc"), *CORE.glob("*.cc"), CORE / "test" / "stress.cc"))
+    argv = [compiler, *FLAGS, f"-I{COMMON}", f"-fsanitize={sanitizer}", *sources, "-o", str(program)]
     subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
     return program
 

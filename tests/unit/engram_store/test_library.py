@@ -1,12 +1,10 @@
-"""The committed libraries: of these sources, checked before they are loaded, and working on both architectures."""
+"""The committed libraries are checked before they are loaded, and work on both architectures."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,7 +14,7 @@ from engram_files import ROOT, table_of, write_packed
 
 from engram_store import Code, StoreError, available
 from engram_store.library import LIBRARIES, MANIFEST, checked_path, load
-from trispark.row_store_build import COMPILERS, LIBRARY, SOURCES, build, compiler_version, source_sha256
+from trispark.native_build import COMPILERS, STORE
 
 LISTED = json.loads((LIBRARIES / MANIFEST).read_text(encoding="utf-8"))
 
@@ -24,27 +22,6 @@ LISTED = json.loads((LIBRARIES / MANIFEST).read_text(encoding="utf-8"))
 def test_the_library_of_this_machine_can_be_used() -> None:
     assert platform.machine() in LISTED["libraries"]
     assert available() is None
-
-
-@pytest.mark.parametrize("architecture", COMPILERS)
-def test_the_manifest_is_of_these_sources_and_libraries(architecture: str) -> None:
-    assert LISTED["source_sha256"] == source_sha256(ROOT), "run: python -m trispark.row_store_build"
-    path = checked_path(architecture)
-    assert path == LIBRARIES / architecture / LIBRARY
-    assert path.read_bytes()[:4] == b"\x7fELF"
-    assert path.stat().st_mode & 0o777 == 0o644
-
-
-@pytest.mark.parametrize("architecture", COMPILERS)
-def test_a_library_names_no_place_and_no_glibc_newer_than_2_34(architecture: str) -> None:
-    """2.34 is the one of the oldest distributions that an engine's image may have (Ubuntu 22.04, Debian 12)."""
-    content = checked_path(architecture).read_bytes()
-    versions = {tuple(map(int, found.split(b"."))) for found in re.findall(rb"GLIBC_(2\.\d+)\0", content)}
-    assert versions
-    assert max(versions) <= (2, 34)
-    assert b"GLIBCXX" not in content
-    assert b"native/engram_store" not in content
-    assert str(ROOT).encode() not in content
 
 
 @pytest.fixture
@@ -60,7 +37,7 @@ def refusal(libraries: Path, machine: str = platform.machine()) -> str:
 
 
 def test_a_changed_library_is_not_loaded(copied: Path) -> None:
-    path = copied / platform.machine() / LIBRARY
+    path = copied / platform.machine() / STORE.file
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
@@ -70,7 +47,7 @@ def test_a_changed_library_is_not_loaded(copied: Path) -> None:
 
 def test_a_missing_library_or_manifest_is_named(copied: Path) -> None:
     assert "no library was built for this architecture" in refusal(copied, "riscv64")
-    (copied / platform.machine() / LIBRARY).unlink()
+    (copied / platform.machine() / STORE.file).unlink()
     assert "the library cannot be read" in refusal(copied)
     for broken in ("{", "[]", '{"libraries": []}', '{"libraries": {"%s": {}}}' % platform.machine()):  # noqa: UP031
         (copied / MANIFEST).write_text(broken, encoding="utf-8")
@@ -99,7 +76,16 @@ def smoke(directory: Path, architecture: str) -> list[str]:
     if shutil.which(compiler) is None:
         pytest.skip(f"NOT TESTED on {architecture}: there is no {compiler}")
     program = directory / "smoke"
-    argv = [compiler, "-std=gnu11", "-Wall", "-Wextra", "-Werror", str(ROOT / SOURCES / "test/smoke.c"), "-o", program]
+    argv = [
+        compiler,
+        "-std=gnu11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        str(ROOT / STORE.sources / "test/smoke.c"),
+        "-o",
+        program,
+    ]
     subprocess.run(argv, check=True)
     return [*emulator, str(program), str(checked_path(architecture))]
 
@@ -113,23 +99,3 @@ def test_a_c_program_reads_every_row_through_it(tmp_path: Path, architecture: st
     assert done.returncode == 0, done.stderr
     assert done.stdout == table[300:800].tobytes()
     assert b"slots=500" in done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", COMPILERS)
-def test_a_build_elsewhere_has_the_committed_bytes(
-    tmp_path: Path, architecture: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiler = COMPILERS[architecture]
-    if shutil.which(compiler) is None:
-        pytest.skip(f"NOT TESTED for {architecture}: there is no {compiler}")
-    if compiler_version(compiler) != LISTED["libraries"][architecture]["compiler"]:
-        pytest.skip(f"NOT TESTED for {architecture}: {compiler_version(compiler)} is another compiler")
-    root = tmp_path / "another place"
-    shutil.copytree(ROOT / SOURCES, root / SOURCES)
-    for path in (root / SOURCES).rglob("*"):
-        os.utime(path, (0, 0))
-    monkeypatch.setenv("LANG", "de_DE.UTF-8")
-    built = build(root, architecture, tmp_path / "built.so")
-    assert built["sha256"] == LISTED["libraries"][architecture]["sha256"]
-    assert (tmp_path / "built.so").read_bytes() == checked_path(architecture).read_bytes()

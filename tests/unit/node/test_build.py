@@ -50,7 +50,8 @@ def test_docker_sdk_is_inside_and_pure(agent, tmp_path):
     done = subprocess.run([sys.executable, "-I", "-c", code, str(path)], capture_output=True, text=True, check=True)
     assert all(name.startswith(str(path)) for name in done.stdout.split())
     names = zipfile.ZipFile(path).namelist()
-    assert not [name for name in names if name.endswith((".so", ".pyc", "RECORD", "trispark_node/build.py"))]
+    compiled = [name for name in names if name.endswith((".so", ".pyc", "RECORD", "trispark_node/build.py"))]
+    assert compiled == [f"trispark_node/native/{machine}/libengram_pack.so" for machine in ("aarch64", "x86_64")]
     for package in ("docker", "requests", "urllib3", "idna", "certifi", "charset_normalizer"):
         assert [n for n in names if n.startswith(f"{package}-") and "LICENSE" in n], package
 
