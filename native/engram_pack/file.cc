@@ -27,10 +27,11 @@ int64_t pwrite_again(int descriptor, const uint8_t* from, uint64_t size, uint64_
   }
 }
 
-int open_direct(int descriptor, int flags) {
+// The same file, opened for itself.
+int open_again(int descriptor, int flags) {
   char path[32];
   snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
-  return open(path, flags | O_DIRECT | O_CLOEXEC | O_NOCTTY);
+  return open(path, flags | O_CLOEXEC | O_NOCTTY);
 }
 
 }  // namespace
@@ -40,13 +41,17 @@ File::~File() {
 }
 
 void File::open_to_read(int descriptor) {
-  descriptor_ = open_direct(descriptor, O_RDONLY);
+  descriptor_ = open_again(descriptor, O_RDONLY | O_DIRECT);
   Pages probe;
   // Some file systems let it open and refuse the read.
   own_ = direct_ = descriptor_ >= 0 && probe.allocate(kPage) && pread_again(descriptor_, probe.data(), kPage, 0) >= 0;
   if (direct_) return;
   if (descriptor_ >= 0) close(descriptor_);
-  descriptor_ = descriptor;
+  descriptor_ = open_again(descriptor, O_RDONLY);
+  own_ = descriptor_ >= 0;
+  if (!own_) descriptor_ = descriptor;
+  // Read-ahead would bring pages after they were dropped, for another lane has been there already.
+  posix_fadvise(descriptor_, 0, 0, POSIX_FADV_RANDOM);
 }
 
 int File::open_to_write(int descriptor, uint64_t size, ep_error* error) {
@@ -56,7 +61,7 @@ int File::open_to_write(int descriptor, uint64_t size, ep_error* error) {
     why = fallocate(descriptor, 0, 0, static_cast<off_t>(size)) == 0 ? 0 : errno;
   } while (why == EINTR);
   if (why != 0 && why != EOPNOTSUPP && why != ENOSYS && why != EINVAL) return io_error(why, 0, true, error);
-  const int other = open_direct(descriptor, O_WRONLY);
+  const int other = open_again(descriptor, O_WRONLY | O_DIRECT);
   Pages probe;
   if (other >= 0 && probe.allocate(kPage) && pwrite_again(other, probe.data(), kPage, 0) == kPage) {
     own_ = direct_ = true;
@@ -106,7 +111,7 @@ void File::settle(uint64_t offset, uint64_t size) const {
 }
 
 int File::cut(uint64_t size, ep_error* error) const {
-  if (!direct_ || size % kPage == 0) return EP_OK;
+  if (!direct_ || (size > 0 && size % kPage == 0)) return EP_OK;  // of an empty one the first try is left
   return ftruncate(descriptor_, static_cast<off_t>(size)) == 0 ? EP_OK : io_error(errno, size, true, error);
 }
 

@@ -19,7 +19,7 @@ class File {
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
-  // Never fails: without O_DIRECT the descriptor itself is used, which must stay open.
+  // Never fails: where the file cannot be opened again, the descriptor itself is used; it must stay open.
   void open_to_read(int descriptor);
   // The file is empty; `size` bytes are reserved where that is possible.
   int open_to_write(int descriptor, uint64_t size, ep_error* error);

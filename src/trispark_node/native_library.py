@@ -133,5 +133,8 @@ def load(machine: str) -> ctypes.CDLL:
 
 @cache
 def loaded() -> ctypes.CDLL:
-    """The library of this machine, loaded once. Raises TS-ENGRAM-LIBRARY."""
+    """The library of this machine. Raises TS-ENGRAM-LIBRARY.
+
+    Once a process: the loader knows a library by its path, and the next one from memory might have the same.
+    """
     return load(platform.machine())

@@ -26,6 +26,7 @@ MEMORY_BYTES = 160 * 2**20
 """For all buffers together."""
 HASH_BYTES = 32
 _POLL_MS = 50
+_SIZE_BITS = 46
 _PROGRESS_S = 0.5
 _OK, _ARGUMENT, _IO, _SHORT, _DIFFERENT = range(5)
 _ROLES = ("", "checkpoint", "shard")
@@ -108,7 +109,7 @@ def hash_file(
     """Chunk hashes of the first `size` bytes. `limit_bytes_s` bounds what is read. Raises as `pack` does."""
     hashes = _hashes(size)
     limits = _limits(threads, limit_bytes_s)
-    _in_range(("descriptor", descriptor, 31), ("size", size, 56))
+    _in_range(("descriptor", descriptor, 31), ("size", size, _SIZE_BITS))
     call = loaded().ep_hash
     ended = _run(lambda job, error: call(descriptor, size, limits, hashes, job, error), progress)
     return _outcome(hashes, ended, size)
@@ -212,7 +213,7 @@ def _outcome(hashes: ctypes.Array[ctypes.c_char], ended: _End, size: int) -> Out
 
 
 def _hashes(size: int) -> ctypes.Array[ctypes.c_char]:
-    _in_range(("size", size, 56))
+    _in_range(("size", size, _SIZE_BITS))
     return ctypes.create_string_buffer(-(-size // CHUNK_BYTES) * HASH_BYTES + 1)
 
 
@@ -221,7 +222,7 @@ def _rows(source: Source, checkpoint: int, shard: int, first_row: int, end_row: 
         ("weight_offset", source.weight_offset, 56),
         ("scale_offset", source.scale_offset, 56),
         ("first_row", first_row, 47),
-        ("end_row - first_row", end_row - first_row, 47),
+        ("end_row - first_row", end_row - first_row, _SIZE_BITS - 8),
         ("header", header_bytes, 20),
         ("descriptor", shard, 31),
     )
