@@ -40,8 +40,9 @@ from trispark_lab.row_store import Shard, packed_name  # noqa: E402
 from trispark_lab.safetensors import TensorInfo  # noqa: E402
 
 BATCHES: Final = (8, 32, 64)
-FIO_S: Final = 2
+FIO_S: Final = 2.0
 FIO_TURNS: Final = 3
+ROW_BYTES: Final = 264
 Ids = npt.NDArray[np.int64]
 Fetch = Callable[[Ids], object]
 
@@ -109,8 +110,10 @@ class Files:
         return arms, missing, stores
 
 
-def measure(files: Files, batch: int, rounds: int, readers: int) -> dict[str, Any]:
-    """Figures of one batch size."""
+def measure(
+    files: Files, batch: int, rounds: int, readers: int, turns: int = FIO_TURNS, fio_s: float = FIO_S
+) -> dict[str, Any]:
+    """Figures of one batch size; `turns` of `fio_s` seconds against fio."""
     arms, missing, stores = files.arms(readers)
     generator = np.random.default_rng(batch)
     names = list(arms)
@@ -137,40 +140,49 @@ def measure(files: Files, batch: int, rounds: int, readers: int) -> dict[str, An
             pairs = zip(arms[one].us, arms[other].us, strict=True)
             figures[name] = round(statistics.median(a / b for a, b in pairs), 3)
     if "io_uring" in arms:
-        figures["lookup_vs_fio"] = against_fio(files, stores["io_uring"], batch)
+        figures["lookup_vs_fio"] = against_fio(files, stores["io_uring"], batch, turns, fio_s)
     for store in stores.values():
         store.close()
     return figures
 
 
-def against_fio(files: Files, store: RowStore, batch: int) -> dict[str, Any] | str:
+def against_fio(files: Files, store: RowStore, batch: int, turns: int, fio_s: float) -> dict[str, Any] | str:
     """Mean time of a batch over fio's, the median of turns; a line that says why when there is no fio."""
     fio = shutil.which("fio")
     if fio is None:
-        return "not measured: there is no fio"
+        return "not measured: fio missing"
+    argv = [
+        fio, "--name=rows", f"--filename={files.shard}", "--readonly", "--rw=randread", "--bs=4k", "--direct=1",
+        "--ioengine=io_uring", f"--iodepth={batch}", f"--iodepth_batch_submit={batch}",
+        f"--iodepth_batch_complete_min={batch}", "--time_based", f"--runtime={round(fio_s * 1000)}ms", "--norandommap",
+        "--output-format=json",
+    ]  # fmt: skip
     generator = np.random.default_rng(batch)
-    turns = []
-    for _ in range(FIO_TURNS):
-        ours = Arm(store.fetch)
-        end = time.monotonic() + FIO_S
-        while time.monotonic() < end:
-            ours.call(generator.integers(0, files.rows, batch))
-        argv = [
-            fio, "--name=rows", f"--filename={files.shard}", "--readonly", "--rw=randread", "--bs=4k", "--direct=1",
-            "--ioengine=io_uring", f"--iodepth={batch}", f"--iodepth_batch_submit={batch}",
-            f"--iodepth_batch_complete_min={batch}", "--time_based", f"--runtime={FIO_S}", "--norandommap",
-            "--output-format=json",
-        ]  # fmt: skip
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            return f"not measured: fio: {done.stderr.strip()[:200]}"
-        iops = float(json.loads(done.stdout)["jobs"][0]["read"]["iops"])
-        turns.append((statistics.mean(ours.us), batch / iops * 1e6))
+    pairs = []
+    for turn in range(turns):
+        means = {}
+        for name in ("mine", "fio") if turn % 2 else ("fio", "mine"):
+            if name == "mine":
+                means[name] = _mean_us(store, files.rows, batch, fio_s, generator)
+                continue
+            done = subprocess.run(argv, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                return f"not measured: fio: {done.stderr.strip()[:200]}"
+            means[name] = batch / float(json.loads(done.stdout)["jobs"][0]["read"]["iops"]) * 1e6
+        pairs.append((means["mine"], means["fio"]))
     return {
-        "ratio": round(statistics.median(mine / theirs for mine, theirs in turns), 3),
-        "us": round(statistics.median(mine for mine, _ in turns), 1),
-        "fio_us": round(statistics.median(theirs for _, theirs in turns), 1),
+        "ratio": round(statistics.median(mine / theirs for mine, theirs in pairs), 3),
+        "us": round(statistics.median(mine for mine, _ in pairs), 1),
+        "fio_us": round(statistics.median(theirs for _, theirs in pairs), 1),
     }
+
+
+def _mean_us(store: RowStore, rows: int, batch: int, seconds: float, generator: np.random.Generator) -> float:
+    arm = Arm(store.fetch)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end or not arm.us:
+        arm.call(generator.integers(0, rows, batch))
+    return statistics.mean(arm.us)
 
 
 def cache_hit_ns(files: Files) -> float:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from trispark import page_cache
 from trispark_node.native_pack import CHUNK_BYTES, Source, blake3
 
 ROW_BYTES = 264
@@ -47,25 +46,5 @@ def chunk_hashes(content: bytes) -> tuple[str, ...]:
 
 
 def cached_pages(path: Path) -> int:
-    """Pages of the file that the page cache holds; looking at them brings none in."""
-    size = path.stat().st_size
-    if size == 0:
-        return 0
-    libc = ctypes.CDLL(None, use_errno=True)
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), size) as mapped:
-        place = ctypes.c_char.from_buffer(mapped)
-        pages = (ctypes.c_ubyte * (-(-size // mmap.PAGESIZE)))()
-        failed = libc.mincore(ctypes.c_void_p(ctypes.addressof(place)), ctypes.c_size_t(size), pages)
-        del place
-        if failed:
-            raise OSError(ctypes.get_errno(), "mincore")
-    return sum(page & 1 for page in pages)
-
-
-def drop_cache(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
+    """Pages of the file that the page cache holds."""
+    return page_cache.cached_bytes(path) // mmap.PAGESIZE

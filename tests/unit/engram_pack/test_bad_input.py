@@ -138,7 +138,8 @@ def test_a_file_system_in_memory(tmp_path: Path, checkpoint: Checkpoint, kind: s
 HEAD = """
 import os
 from pathlib import Path
-from pack_files import cached_pages, chunk_hashes, drop_cache, header_of
+from pack_files import cached_pages, chunk_hashes, header_of
+from trispark.page_cache import drop
 from trispark_node import native_pack
 from trispark_node.native_pack import Source
 ROWS = int(sys.argv[1])
@@ -161,7 +162,7 @@ BUFFERED = (
     HEAD
     + """
 from native_process import refuse_direct_opens
-drop_cache(SOURCE.path)
+drop(SOURCE.path)
 SHOWS = cached_pages(SOURCE.path) == 0  # else the file system itself is the cache
 refuse_direct_opens()
 done = pack()
@@ -171,7 +172,7 @@ os.fsync(descriptor)
 size = os.fstat(descriptor).st_size
 again = native_pack.hash_file(descriptor, size, threads=2)
 assert again.chunk_hashes == done.chunk_hashes == chunk_hashes(PATH.read_bytes())
-drop_cache(PATH)
+drop(PATH)
 native_pack.hash_file(descriptor, size, threads=2)
 assert native_pack.compare(SOURCE, 4096, 0, ROWS, descriptor, threads=2) is None
 print(done.direct_read, done.direct_write, again.direct_read)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pack_files import ROW_BYTES, Checkpoint, cached_pages, chunk_hashes, drop_cache, header_of
+from pack_files import ROW_BYTES, Checkpoint, cached_pages, chunk_hashes, header_of
 
+from trispark.page_cache import drop
 from trispark_node import native_pack
 from trispark_node.native_pack import CHUNK_BYTES, Outcome, Source
 
@@ -161,7 +162,7 @@ def test_a_rate_is_kept(tmp_path: Path, what: str) -> None:
 def test_nothing_stays_in_the_page_cache(tmp_path: Path) -> None:
     rows, header, shard = 60000, header_of(4096), tmp_path / "shard"
     checkpoint = Checkpoint.write(tmp_path / "checkpoint", rows)
-    drop_cache(checkpoint.source.path)
+    drop(checkpoint.source.path)
     if cached_pages(checkpoint.source.path):
         pytest.skip("NOT TESTED: this file system is the page cache")
     outcome = packed(shard, checkpoint, header, 0, rows, 2)

@@ -21,5 +21,5 @@ def test_a_small_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
         assert figures["reads_per_row"]["threads"] == 1.0
         assert figures["reads_per_row"]["threads_unpacked"] == 2.0
         assert figures["us"]["python"] > 0
-        assert figures.get("lookup_vs_fio", "not measured: there is no fio") == "not measured: there is no fio"
+        assert figures.get("lookup_vs_fio", "not measured: fio missing") == "not measured: fio missing"
     assert list(tmp_path.iterdir()) == []
