@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from types import TracebackType
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -41,9 +42,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class Options:
-    """`depth` 1..4096: reads of one call in flight with io_uring. `threads` 1..1024: readers of this store without it,
-    the caller among them. `cache_bytes`: budget of this store's cache, 272 bytes a row and 1 byte a set of `ways`
-    (1..16) rows; 0 for none."""
+    """`depth` 1..4096: reads of one call in flight with io_uring. `threads` 1..1024: readers of a call without it, the
+    caller among them; all stores of a process share them, as many as the largest asks for. `cache_bytes`: budget of
+    this store's cache, 272 bytes a row and 1 byte a set of `ways` (1..16) rows; 0 for none."""
 
     backend: Backend = Backend.AUTO
     depth: int = 64
@@ -136,16 +137,17 @@ class RowStore:
         Raises StoreError: ID before anything was read; READ, SHORT, MEMORY, FORKED, CLOSED. `out` is then undefined.
         """
         wanted = np.asarray(ids)
-        if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
+        count = len(wanted) if wanted.ndim == 1 else -1
+        if count < 0 or (count and wanted.dtype.kind not in "iu"):
             raise _argument("row ids have the wrong form", "integers [M]", f"{wanted.dtype} {wanted.shape}")
-        wanted = np.ascontiguousarray(wanted, dtype=np.int64)
         if out is None:
-            out = np.empty((len(wanted), ROW_BYTES), dtype=np.uint8)
-        elif out.shape != (len(wanted), ROW_BYTES) or out.dtype != np.uint8 or not out.flags.carray:
-            raise _argument("out has the wrong form", f"uint8 [{len(wanted)}, 264]", f"{out.dtype} {out.shape}")
-        error = self._error
-        code = self._library.es_fetch(self._handle, wanted.ctypes.data, len(wanted), out.ctypes.data, error)
-        _require(code, error)
+            out = np.empty((count, ROW_BYTES), dtype=np.uint8)
+        elif out.shape != (count, ROW_BYTES) or out.dtype != np.uint8 or not out.flags.carray:
+            raise _argument("out has the wrong form", f"uint8 [{count}, 264]", f"{out.dtype} {out.shape}")
+        scratch = self._scratch
+        scratch.take(wanted)
+        into = ctypes.byref(ctypes.c_char.from_buffer(cast(bytearray, out))) if count else None
+        _require(self._library.es_fetch(self._handle, scratch.ids_at, count, into, scratch.error), scratch.error)
         return out
 
     @property
@@ -170,12 +172,33 @@ class RowStore:
         self.close()
 
     @property
+    def _scratch(self) -> _Scratch:
+        """This thread's own: several may call and fail at once."""
+        scratch: _Scratch | None = getattr(self._local, "scratch", None)
+        if scratch is None:
+            scratch = self._local.scratch = _Scratch()
+        return scratch
+
+    @property
     def _error(self) -> ErrorFields:
-        """This thread's own: several may fail at once."""
-        fields: ErrorFields | None = getattr(self._local, "error", None)
-        if fields is None:
-            fields = self._local.error = ErrorFields()
-        return fields
+        return self._scratch.error
+
+
+class _Scratch:
+    """An error, and ids in a place whose address is known: to ask NumPy for one costs more than to copy them."""
+
+    def __init__(self) -> None:
+        self.error = ErrorFields()
+        self._make(256)
+
+    def take(self, ids: Ids) -> None:
+        if len(ids) > len(self._ids):
+            self._make(2 * len(ids))
+        self._ids[: len(ids)] = ids
+
+    def _make(self, count: int) -> None:
+        self._ids = np.empty(count, dtype=np.int64)
+        self.ids_at = self._ids.ctypes.data
 
 
 def _opened(path: str | os.PathLike[str], rows: Rows, options: Options | None, call: Callable[..., int]) -> int:

@@ -54,7 +54,7 @@ enum es_backend { ES_AUTO = 0, ES_IO_URING = 1, ES_THREADS = 2 };
 typedef struct es_options {
   int32_t backend;      /* es_backend; ES_AUTO takes io_uring where it works, else threads */
   uint32_t depth;       /* 1..4096: reads that one call has in flight with io_uring */
-  uint32_t threads;     /* 1..1024: readers of this store without io_uring, the caller among them */
+  uint32_t threads;     /* 1..1024: readers of a call without io_uring, the caller among them; all stores share them */
   uint32_t ways;        /* 1..16: rows of a cache set */
   uint64_t cache_bytes; /* budget of the cache: 272 bytes a row and 1 byte a set; 0 for none */
   uint64_t layer;

@@ -1,6 +1,7 @@
 // Reads through io_uring, by its system calls: all pieces of a call are in flight at once, up to `depth`.
 //
-// A ring belongs to one call at a time; calls from several threads have rings of their own, up to kRings.
+// A ring belongs to one call at a time, and to one thread for good where the kernel then does less for each read; calls
+// from several threads have rings of their own, up to kRings.
 #include <errno.h>
 #include <linux/io_uring.h>
 #include <string.h>
@@ -8,6 +9,8 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+#include <atomic>
 
 #include "reader.h"
 
@@ -41,6 +44,14 @@ class Mapping {
   uint64_t bytes_ = 0;
 };
 
+// The calling thread's, never 0 and never another's later.
+uint64_t this_thread() {
+  static std::atomic<uint64_t> last{0};
+  static thread_local uint64_t mine = 0;
+  if (mine == 0) mine = last.fetch_add(1, std::memory_order_relaxed) + 1;
+  return mine;
+}
+
 uint32_t acquire(const uint32_t* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 void release(uint32_t* at, uint32_t value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
 
@@ -54,13 +65,15 @@ class Ring : public OnHeap {
 
   int open(const RowFile& file, uint32_t depth, es_error* error) {
     io_uring_params params{};
-    // COOP_TASKRUN: no interrupt of the caller for a completion that it will wait for anyway; not in older kernels.
-    params.flags = IORING_SETUP_CLAMP | IORING_SETUP_COOP_TASKRUN;
-    descriptor_ = setup(depth, &params);
-    if (descriptor_ < 0 && errno == EINVAL) {
+    // The first: completions are looked after when the thread that waits for them enters the kernel, once for all of a
+    // call. The second: without an interrupt. Older kernels have neither.
+    constexpr uint32_t kOfOneThread = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_COOP_TASKRUN;
+    for (const uint32_t flags : {kOfOneThread, uint32_t{IORING_SETUP_COOP_TASKRUN}, uint32_t{0}}) {
       params = {};
-      params.flags = IORING_SETUP_CLAMP;
+      params.flags = IORING_SETUP_CLAMP | flags;
       descriptor_ = setup(depth, &params);
+      if (descriptor_ >= 0 && flags == kOfOneThread) thread_ = this_thread();
+      if (descriptor_ >= 0 || errno != EINVAL) break;
     }
     if (descriptor_ < 0) return refuse(file, "io_uring_setup failed", error);
     depth_ = params.sq_entries < depth ? params.sq_entries : depth;
@@ -92,6 +105,13 @@ class Ring : public OnHeap {
     iovec windows{windows_.data(), depth_ * kWindow};
     opcode_ = syscall(__NR_io_uring_register, descriptor_, IORING_REGISTER_BUFFERS, &windows, 1) == 0 ? IORING_OP_READ_FIXED
                                                                                                       : IORING_OP_READ;
+    const int32_t known = file.descriptor();  // neither is the file, where that is allowed
+    if (syscall(__NR_io_uring_register, descriptor_, IORING_REGISTER_FILES, &known, 1) == 0) {
+      file_ = 0;
+      file_flags_ = IOSQE_FIXED_FILE;
+    } else {
+      file_ = known;
+    }
     return ES_OK;
   }
 
@@ -106,13 +126,14 @@ class Ring : public OnHeap {
       while (code == ES_OK && next < count && free_count > 0) {
         const uint32_t slot = free_slots_[--free_count];
         slots_[slot] = next;
-        prepare(file, pieces[next++], slot);
+        prepare(pieces[next++], slot);
         ++in_flight;
       }
       if (in_flight == 0) return code;
       const uint32_t waiting = *sq_tail_ - acquire(sq_head_);
       // Half of a full ring is waited for, so that it is filled again before it runs dry.
       const uint32_t wanted = next < count && code == ES_OK ? (in_flight + 1) / 2 : in_flight;
+      if (give_up_at != 0) enter(0, 0);  // some rings show what is done to nobody who does not ask
       const int why = give_up_at == 0 ? enter(waiting, wanted) : 0;
       if (why == EAGAIN || why == EBUSY) {
         if (acquire(cq_tail_) == *cq_head_) nap_us(50);
@@ -144,6 +165,8 @@ class Ring : public OnHeap {
   }
 
   int descriptor() const { return descriptor_; }
+  // Whether the calling thread may use it.
+  bool serves(uint64_t thread) const { return thread_ == 0 || thread_ == thread; }
 
   Ring* next_free = nullptr;  // in the list of free rings
   Ring* next_made = nullptr;  // in the list of all rings
@@ -165,13 +188,14 @@ class Ring : public OnHeap {
 
   uint8_t* window(uint32_t slot) const { return windows_.data() + slot * kWindow; }
 
-  void prepare(const RowFile& file, const Piece& piece, uint32_t slot) {
+  void prepare(const Piece& piece, uint32_t slot) {
     const Span span(piece);
     const uint32_t tail = *sq_tail_;
     io_uring_sqe& entry = sqes_[tail & sq_mask_];
     memset(&entry, 0, sizeof entry);
     entry.opcode = opcode_;
-    entry.fd = file.descriptor();
+    entry.fd = file_;
+    entry.flags = file_flags_;
     entry.off = span.start;
     entry.addr = reinterpret_cast<uint64_t>(window(slot));
     entry.len = span.size;
@@ -181,7 +205,10 @@ class Ring : public OnHeap {
 
   int descriptor_ = -1;
   uint32_t depth_ = 0;
+  uint64_t thread_ = 0;  // the only one that may use it; 0 for any
   uint8_t opcode_ = IORING_OP_READ;
+  uint8_t file_flags_ = 0;
+  int32_t file_ = -1;
   Mapping sq_, cq_, sqe_;
   uint32_t *sq_head_ = nullptr, *sq_tail_ = nullptr, *cq_head_ = nullptr, *cq_tail_ = nullptr;
   uint32_t sq_mask_ = 0, cq_mask_ = 0;
@@ -231,19 +258,35 @@ class UringReader final : public Reader {
 
  private:
   Ring* borrow(es_error* error) {
+    const uint64_t thread = this_thread();
     const Lock lock(mutex_);
     for (;;) {
-      if (free_ != nullptr) {
-        Ring* ring = free_;
-        free_ = ring->next_free;
+      Ring** link = &free_;
+      while (*link != nullptr && !(*link)->serves(thread)) link = &(*link)->next_free;
+      if (*link != nullptr) {
+        Ring* ring = *link;
+        *link = ring->next_free;
         return ring;
       }
+      if (made_ == kRings) drop_idle();
       if (made_ < kRings) {
         Ring* ring = make(error);
         if (ring != nullptr || made_ == 0) return ring;
+        if (drop_idle()) continue;  // what it held may be what the new one lacks
       }
       back_.wait(mutex_);
     }
+  }
+
+  // Of the free rings the one that was used longest ago, which is of another thread; it may have ended.
+  bool drop_idle() {
+    if (free_ == nullptr) return false;
+    Ring** link = &free_;
+    while ((*link)->next_free != nullptr) link = &(*link)->next_free;
+    Ring* ring = *link;
+    *link = nullptr;
+    drop(ring);
+    return true;
   }
 
   void give_back(Ring* ring) {

@@ -221,6 +221,71 @@ def test_the_counted_reads_are_those_of_the_kernel(shard: Path) -> None:
     assert outcome(COUNTED, shard, "THREADS") == "150 150\n"
 
 
+SHARED = """
+before = entries("task")
+def started():
+    return entries("task") - before
+one = opened(threads=6)
+print(started())
+other = opened(threads=9)
+print(started(), "as many as the largest asks for")
+third = opened(threads=1)
+callers = [threading.Thread(target=lambda store=store: [store.fetch(np.arange(100, 300)) for _ in range(20)])
+           for store in (one, other, third) for _ in range(2)]
+for caller in callers:
+    caller.start()
+for caller in callers:
+    caller.join()
+other.close()
+assert np.array_equal(one.fetch(np.arange(100, 300)), TABLE[100:300])
+one.close()
+assert np.array_equal(third.fetch(np.arange(100, 300)), TABLE[100:300])
+third.close()
+print(started())
+with opened(threads=4) as again:
+    print(started())
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            again.close()
+            before = entries("task")
+            with opened(threads=3) as own, opened(threads=5) as more:
+                assert np.array_equal(own.fetch(np.arange(100, 300)), TABLE[100:300])
+                status = 0 if started() == 4 else 2
+        finally:
+            os._exit(status)
+    print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_the_stores_of_a_process_share_its_readers(shard: Path) -> None:
+    expected = "5\n8 as many as the largest asks for\n0\n3\n0\n"
+    assert outcome(SHARED, shard, "THREADS") == expected
+
+
+CALLERS = """
+store = opened()
+descriptors = entries("fd")
+def call():
+    for _ in range(30):
+        assert np.array_equal(store.fetch(np.arange(100, 300)), TABLE[100:300])
+for _ in range(4):  # of each round all are new threads
+    callers = [threading.Thread(target=call) for _ in range(20)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+print(entries("fd") - descriptors <= 8, store.counters.lookups)
+store.close()
+"""
+
+
+@pytest.mark.parametrize("backend", ["AUTO", "THREADS"])
+def test_more_callers_than_rings_and_callers_that_end(shard: Path, backend: str) -> None:
+    assert outcome(CALLERS, shard, backend) == f"True {4 * 20 * 30 * 200}\n"
+
+
 MANY = """
 stores = [opened(threads=1) for _ in range(30)]
 for store in stores:
