@@ -7,7 +7,6 @@ written is on the disk when it ends.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import statistics
@@ -27,9 +26,10 @@ COPY_BLOCK: Final = 16 * 2**20
 """Of dd; larger ones are no faster."""
 MIB: Final = 2**20
 ROOT: Final = Path(__file__).resolve().parents[2]
-# The agent's whole program is imported, as when it packs; then its own peak is told.
+# The agent's whole program is imported, as when it packs; then its own peak is told (getrusage would tell that of the
+# process which started it, if that was higher).
 _PACKING: Final = """
-import json, os, resource, sys
+import os, sys
 sys.path[:0] = [sys.argv[1]]
 import trispark_node.cli
 from pathlib import Path
@@ -39,7 +39,7 @@ descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
 source = native_pack.Source(Path(source), int(weight_at), int(scale_at))
 native_pack.pack(source, sys.stdin.buffer.read(), int(first), int(end), descriptor, threads=int(threads))
 os.fsync(descriptor)
-print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+print(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 """
 
 
@@ -134,7 +134,7 @@ def pack_memory(table: PackedTable, directory: Path, threads: int) -> tuple[dict
     done = subprocess.run(argv, input=table.header, capture_output=True, check=True)
     grown = page_cache.cached_bytes(table.source.path) - before + page_cache.cached_bytes(target)
     target.unlink()
-    peak = json.loads(done.stdout) * 1024
+    peak = int(done.stdout) * 1024
     return {"value": round(peak / MIB, 1)}, {"value": round(grown / MIB, 2)}
 
 
