@@ -17,7 +17,7 @@ import select
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,8 @@ def _start(node: Node, work: EngramRequest, deadline_s: float, mode: Mode) -> di
 
     def run(started: Say) -> None:
         signal.setitimer(signal.ITIMER_REAL, deadline_s)  # its default action ends the process, and with it the lock
-        _run(node, work, job, total, mode, started)
+        # The connection to Docker is closed here, and its number may be a lock's by now: a node of its own.
+        _run(replace(node), work, job, total, mode, started)
 
     said = spawn(run, START_S + mode.lock_wait_s)
     if said is None:

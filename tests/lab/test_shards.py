@@ -107,6 +107,18 @@ def test_swapped_ranks_are_refused_before_the_running_engine_is_touched(whole) -
     assert "TS-ENGRAM-HEADER" in played.output
 
 
+def test_every_row_is_proven_beside_the_running_engine_and_a_changed_one_is_named(whole) -> None:
+    for level in ("full", "deep"):
+        played = whole.play("shards_verify", level=level)
+        assert played.rc == 0, played.output[-3000:]
+        assert played.output.count(" ok, ") == 6
+    path = FILE.format(layer=14, rank=2)
+    flip(whole, "spark2", path, 9_000_000)
+    played = whole.play("shards_verify", level="deep")
+    assert played.rc != 0
+    assert "TS-ENGRAM-CONTENT" in played.output
+
+
 def test_foreign_files_are_never_touched(whole) -> None:
     foreign = {"/srv/engram/engram-l1-r0of4.bin": b"another tp size", "/srv/engram/notes.txt": b"mine"}
     for path, data in foreign.items():

@@ -7,11 +7,13 @@ import os
 import random
 import select
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.unit.node.conftest import FakeDocker
 
-from trispark_node import native_pack, shard_check, shard_pack
+from trispark_node import cli, native_pack, shard_check, shard_pack
 from trispark_node.lock import held, is_held
 
 ROWS = 120_000
@@ -85,6 +87,30 @@ def test_a_job_packs_and_its_answer_is_that_of_the_verb(bench, checkpoint, place
         assert (place / f"engram-l{layer}-r1of3.bin").read_bytes() == checkpoint.shard(layer, 1)
     again = start(bench, work(checkpoint, place))
     assert (again["job"], again["changed"], [row["state"] for row in again["files"]]) == (None, False, ["ok", "ok"])
+
+
+class ConnectedDocker(FakeDocker):
+    """Keeps a connection and makes it anew for each question, as a pool does that finds its own one dead."""
+
+    connection: int | None = None
+
+    def labelled(self, labels):
+        if self.connection is not None:
+            os.close(self.connection)
+        self.connection = os.open(os.devnull, os.O_RDONLY)
+        return super().labelled(labels)
+
+
+def test_a_job_has_a_connection_to_docker_of_its_own(bench, checkpoint, place):
+    """The one from before the job was detached is closed there, and its number belongs to a lock by then."""
+    bench.ask("engram", **work(checkpoint, place))
+    node = replace(bench.node, connect=ConnectedDocker)
+    node.docker.labelled({})
+    fields = work(checkpoint, place, action="verify", level="full", running_mount="/engram")
+    request = {"action": "start", "work": fields, "job_deadline_s": 600}
+    begun, _ = cli.answer(node, "engram-job", json.dumps(request))
+    state = ended(bench, begun["job"])
+    assert (state["state"], state["answer"].get("error")) == ("done", None)
 
 
 def test_it_belongs_to_no_session_terminal_or_parent(bench, large_checkpoint, place):
