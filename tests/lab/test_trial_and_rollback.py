@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 
 import pytest
 
 pytestmark = pytest.mark.lab
+
+COUNTED = re.compile(r"Engram layer=\d+ lookups=(\d+) hit_rate=0\.0% reads=(\d+) ")
 
 # Takes the API port of a node for two minutes at the most.
 HOLDER = ";".join(
@@ -135,6 +138,10 @@ def test_a_rank_that_silently_falls_back_fails_its_gate_and_every_rank_is_stoppe
         assert known.inspect(name) is None
         kept = known.node(name, "cat", f"/var/lib/trispark/boots/{record['boot_id']}/engine.log").decode()
         assert ("packed=False" in kept) == (name == "spark2")
+        reads_a_row = 2 if name == "spark2" else 1
+        counted = [(int(lookups), int(reads)) for lookups, reads in COUNTED.findall(kept)]
+        assert counted
+        assert all(reads == reads_a_row * lookups for lookups, reads in counted)
 
 
 @pytest.mark.slow
