@@ -1,0 +1,155 @@
+"""A whole report from what was asked for, at one of several sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+from trispark.report.measured import Measured, measured
+from trispark.report.page import Banner, Block, Cell, Commands, Page, Section, Text, table
+from trispark.report.ranks import evidence_section, memory_section, time_section, validity_section
+from trispark.report.raw import archive, boots_section, plotted, records_section
+from trispark.report.sources import Asked, EntrySource
+from trispark.report.trial import (
+    banner_of,
+    changed_section,
+    label_of,
+    reproduce_section,
+    requested_of,
+    speed_section,
+    summary_section,
+)
+from trispark.report.words import TONES, effect, shortened, span
+
+
+class Detail(IntEnum):
+    """How much a report holds. Each leaves out what the one before has last."""
+
+    REQUESTS = 4
+    ARCHIVE = 3
+    RANKS = 2
+    SPEED = 1
+    VERDICTS = 0
+
+
+LEFT_OUT = {
+    Detail.REQUESTS: "the tables of single requests",
+    Detail.ARCHIVE: "the records themselves as a file",
+    Detail.RANKS: "validity, evidence, memory, boots and records of each trial",
+    Detail.SPEED: "everything of the single trials but their verdicts",
+}
+
+
+def build(asked: Asked, detail: Detail) -> Page:
+    """The parts of a report. What was left out for its size is said in it, with where to find it."""
+    trials = [measured(source) for source in asked.trials]
+    alone = len(trials) == 1 and asked.kind != "campaign"
+    sections: tuple[Section, ...]
+    if alone:
+        sections = _trial(trials[0], "", detail)
+        banner, title = banner_of(trials[0]), f"{label_of(requested_of(trials[0]))}"
+    else:
+        sections = _many(asked, trials, detail)
+        banner, title = _banner(asked, trials), asked.name
+    left_out = tuple(LEFT_OUT[level] for level in LEFT_OUT if level > detail)
+    if not alone and detail >= Detail.RANKS:
+        left_out = tuple(dict.fromkeys((LEFT_OUT[Detail.REQUESTS], *left_out)))
+    records = {int(record["seq"]): record for source in asked.trials for record in source.records}
+    whole = [records[seq] for seq in sorted(records)]
+    return Page(
+        kind=asked.kind,
+        title=title,
+        subtitle=f"{asked.kind.capitalize()} {asked.name} on site {asked.site}",
+        banner=banner,
+        sections=sections,
+        data=plotted(asked.kind, asked.name, asked.site, trials if detail >= Detail.SPEED else []),
+        download=archive(asked.name, whole) if detail >= Detail.ARCHIVE else None,
+        left_out=left_out,
+    )
+
+
+def _trial(trial: Measured, prefix: str, detail: Detail) -> tuple[Section, ...]:
+    sections = [summary_section(trial, prefix), speed_section(trial, prefix), changed_section(trial, prefix)]
+    if detail >= Detail.RANKS:
+        sections += [
+            validity_section(trial, prefix),
+            evidence_section(trial, prefix),
+            time_section(trial, prefix),
+            memory_section(trial, prefix),
+            boots_section(trial, prefix, requests=detail >= Detail.REQUESTS),
+            records_section(trial, prefix),
+        ]
+    return (*sections, reproduce_section(trial, prefix))
+
+
+def _many(asked: Asked, trials: Sequence[Measured], detail: Detail) -> tuple[Section, ...]:
+    sections = [_overview(asked, trials)]
+    if detail >= Detail.SPEED:
+        for index, trial in enumerate(trials):
+            prefix = f"t{index + 1}-"
+            # Single requests are in the report of the trial itself.
+            parts = _trial(trial, prefix, min(detail, Detail.ARCHIVE))
+            banner = banner_of(trial)
+            said = f"{banner.verdict}{' ' + banner.code if banner.code else ''}. {banner.sentence}"
+            heading = f"{label_of(requested_of(trial))}: {banner.verdict}"
+            blocks: tuple[Block, ...] = (Text(said, banner.tone, notice=True), Text(banner.why))
+            sections.append(Section(f"{prefix}trial", heading, blocks, parts))
+    command = f"./trispark report {asked.name} --site {asked.site}"
+    sections.append(Section("reproduce", "How to reproduce", (Commands("This report", (command,)),)))
+    return tuple(sections)
+
+
+def _overview(asked: Asked, trials: Sequence[Measured]) -> Section:
+    """A row a trial; of a campaign, entries that left no record too."""
+    found = {trial.source.key: trial for trial in trials}
+    entries = asked.entries or tuple(
+        EntrySource(source.key, source.walk, "ended", "", (source,)) for source in asked.trials
+    )
+    rows: list[tuple[Cell | str, ...]] = []
+    for entry in entries:
+        if not entry.trials:
+            state = Cell(entry.state, "bad" if entry.state == "failed" else "open")
+            rows.append((entry.label, Cell(entry.walk, code=True), state, "", "no boot", "", shortened(entry.reason)))
+        for source in entry.trials:
+            trial = found[source.key]
+            banner = banner_of(trial)
+            detail = trial.detail
+            first = detail["metrics"][0] if detail else None
+            shown = (
+                "no interval"
+                if first is None
+                else f"{first['metric']} {effect(first['welch']['ratio'])} ({span(first['welch'])})"
+            )
+            counts = f"{len(trial.of_arm('baseline'))} + {len(trial.of_arm('candidate'))}"
+            name, verdict = label_of(requested_of(trial)), Cell(banner.verdict, banner.tone)
+            key = Cell(source.key, code=True)
+            rows.append((name, key, verdict, banner.code, counts, shown, shortened(banner.why)))
+    columns = ("trial", "record", "verdict", "code", "#counted boots", "first primary, 95 % interval", "reason")
+    blocks: list[Block] = [table("overview-table", "Trials, in their order", columns, rows)]
+    if not rows:
+        blocks = [Text("No trial of it was begun.", "open", notice=True)]
+    return Section("overview", "Overview", tuple(blocks))
+
+
+def _banner(asked: Asked, trials: Sequence[Measured]) -> Banner:
+    verdicts = [banner_of(trial).verdict for trial in trials]
+    counts = [
+        f"{verdicts.count(name)} {name}"
+        for name in ("KEEP", "REJECT", "INCONCLUSIVE", "NO VERDICT")
+        if name in verdicts
+    ]
+    open_ones = sum(not entry.trials for entry in asked.entries)
+    counts += [f"{open_ones} without a boot"] if open_ones else []
+    said = (
+        "A campaign has no verdict of its own: each trial has one."
+        if asked.kind == "campaign"
+        else ("A sweep has no verdict of its own: each value has one.")
+    )
+    tone = TONES.get(verdicts[0], "open") if len(set(verdicts)) == 1 else ""
+    return Banner(
+        f"{len(verdicts)} trial{'' if len(verdicts) == 1 else 's'}",
+        "",
+        said,
+        ", ".join(counts) or "none was begun",
+        tone,
+    )
