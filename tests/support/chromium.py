@@ -77,8 +77,9 @@ class Tab:
         target.write_bytes(base64.b64decode(found["data"]))
 
     async def press(self, key: str, code: int) -> None:
-        for kind in ("keyDown", "keyUp"):
-            await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+        written = {"text": "\r"} if key == "Enter" else {}
+        for kind, text in (("keyDown", written), ("keyUp", {})):
+            await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
 
     async def _next(self) -> dict[str, Any]:
         message: dict[str, Any] = await asyncio.wait_for(self._socket.receive_json(), ANSWER_S)

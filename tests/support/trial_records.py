@@ -56,8 +56,7 @@ class LabRecords:
         self.project = ProjectState("0.1.0", "f" * 40, False)
 
     def plan(self, number: int = 2, feature: str = "wo_a", value: str | None = None, boots: int = 6) -> WalkPlan:
-        stage = {"wo_a": "c", "engram_prefetch": "c"}.get(feature, "b")
-        return plan_walk(self.ground, walk_id(number), stage, feature, value, boots=boots)
+        return plan_walk(self.ground, walk_id(number), "c" if feature == "wo_a" else "b", feature, value, boots=boots)
 
     def trial(
         self,

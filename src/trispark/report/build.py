@@ -91,7 +91,7 @@ def _many(asked: Asked, trials: Sequence[Measured], detail: Detail) -> tuple[Sec
             parts = _trial(trial, prefix, min(detail, Detail.ARCHIVE))
             banner = banner_of(trial)
             said = f"{banner.verdict}{' ' + banner.code if banner.code else ''}. {banner.sentence}"
-            heading = f"{label_of(requested_of(trial))}: {banner.verdict}"
+            heading = f"{index + 1}. {label_of(requested_of(trial))}: {banner.verdict}"
             blocks: tuple[Block, ...] = (Text(said, banner.tone, notice=True), Text(banner.why))
             sections.append(Section(f"{prefix}trial", heading, blocks, parts))
     command = f"./trispark report {asked.name} --site {asked.site}"
@@ -101,7 +101,7 @@ def _many(asked: Asked, trials: Sequence[Measured], detail: Detail) -> tuple[Sec
 
 def _overview(asked: Asked, trials: Sequence[Measured]) -> Section:
     """A row a trial; of a campaign, entries that left no record too."""
-    found = {trial.source.key: trial for trial in trials}
+    found = iter(enumerate(trials, start=1))
     entries = asked.entries or tuple(
         EntrySource(source.key, source.walk, "ended", "", (source,)) for source in asked.trials
     )
@@ -111,7 +111,7 @@ def _overview(asked: Asked, trials: Sequence[Measured]) -> Section:
             state = Cell(entry.state, "bad" if entry.state == "failed" else "open")
             rows.append((entry.label, Cell(entry.walk, code=True), state, "", "no boot", "", shortened(entry.reason)))
         for source in entry.trials:
-            trial = found[source.key]
+            place, trial = next(found)
             banner = banner_of(trial)
             detail = trial.detail
             first = detail["metrics"][0] if detail else None
@@ -121,7 +121,7 @@ def _overview(asked: Asked, trials: Sequence[Measured]) -> Section:
                 else f"{first['metric']} {effect(first['welch']['ratio'])} ({span(first['welch'])})"
             )
             counts = f"{len(trial.of_arm('baseline'))} + {len(trial.of_arm('candidate'))}"
-            name, verdict = label_of(requested_of(trial)), Cell(banner.verdict, banner.tone)
+            name, verdict = f"{place}. {label_of(requested_of(trial))}", Cell(banner.verdict, banner.tone)
             key = Cell(source.key, code=True)
             rows.append((name, key, verdict, banner.code, counts, shown, shortened(banner.why)))
     columns = ("trial", "record", "verdict", "code", "#counted boots", "first primary, 95 % interval", "reason")

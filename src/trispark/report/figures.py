@@ -71,7 +71,7 @@ def dots(id: str, metric: str, better: str, arms: Mapping[str, Boots], floor: fl
     for arm in ARMS:
         boots = arms.get(arm, ())
         mean = means[arm]
-        said = f"{arm}, mean {number(mean)}" if mean is not None else f"{arm}, no boot" if not boots else arm
+        said = f"{arm}, mean {number(mean)}" if mean is not None else f"{arm}, no value" if not boots else arm
         marks.append(Mark("label", "arm", 0, y + 13, text=said))
         y += ARM_HEAD
         height = DOT_STEP * max(1, len(boots))
@@ -80,9 +80,9 @@ def dots(id: str, metric: str, better: str, arms: Mapping[str, Boots], floor: fl
         for place, (boot, value) in enumerate(boots):
             marks.append(Mark("dot", arm, scale.at(value), y + place * DOT_STEP + 1, text=f"{boot}: {number(value)}"))
         y += height
-    shown = f"{metric}, {unit(metric)}" if unit(metric) else metric
     said = "; ".join(f"{arm} {', '.join(number(value) for _, value in arms.get(arm, ())) or 'none'}" for arm in ARMS)
-    return Figure(id, f"{shown} ({better} is better)", f"A dot a boot: {said}.", bottom + AXIS, tuple(marks))
+    note = ", ".join(part for part in (unit(metric), f"{better} is better") if part)
+    return Figure(id, metric, f"A dot a boot: {said}.", bottom + AXIS, tuple(marks), note=note)
 
 
 def effects(id: str, metrics: Sequence[Mapping[str, Any]], floors: Mapping[str, float | None]) -> Figure:

@@ -86,8 +86,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing, `height` in pixels. `title` and `description` say for who does not see it what it shows; a table
-    beside it has the same numbers."""
+    """A drawing, `height` in pixels; `note` stands below its title.
+
+    `title` and `description` say for who does not see it what it shows; a table beside it has the same numbers.
+    """
 
     id: str
     title: str
@@ -95,6 +97,7 @@ class Figure:
     height: int
     marks: tuple[Mark, ...]
     legend: tuple[tuple[str, str], ...] = ()
+    note: str = ""
     kind: Literal["figure"] = "figure"
 
 

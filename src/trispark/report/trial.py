@@ -9,7 +9,7 @@ from typing import Any, Final
 from trispark.errors import TrisparkError
 from trispark.report.figures import dots, effects
 from trispark.report.measured import ARMS, Measured
-from trispark.report.page import Banner, Block, Cell, Commands, Facts, Figures, Section, Table, Text, table
+from trispark.report.page import Banner, Block, Cell, Commands, Facts, Figure, Figures, Section, Table, Text, table
 from trispark.report.words import (
     CODES,
     DECISIONS,
@@ -28,6 +28,11 @@ from trispark.trial_metrics import boot_metrics
 from trispark.verdict import decide
 
 ENGINE_OF_THE_LAB: Final = "lab"
+STATES_SAID: Final = (
+    'A state "open" is no news: neither a gain nor a harm is shown. "Not worse" is only said where the plan has the '
+    "power to show it."
+)
+DOTS_SAID: Final = "A dot is a boot. Within an arm the first boot is uppermost; the upright line is the geometric mean."
 NO_FIGURES: Final = "No counted boot has a measured value."
 
 
@@ -65,7 +70,8 @@ def summary_section(trial: Measured, prefix: str) -> Section:
     items.append(("Stage and feature", Cell(f"{asked.get('stage') or NONE}, {label_of(asked)}")))
     counts = " + ".join(str(len(trial.of_arm(arm))) for arm in ARMS)
     planned = "" if trial.rules is None else f" of {trial.rules.boots} + {trial.rules.boots} planned"
-    items.append(("Counted boots", Cell(f"{counts}{planned}")))
+    invalid = sum(boot.counted and not boot.valid for boot in trial.boots)
+    items.append(("Counted boots", Cell(f"{counts}{planned}" + (f", {invalid} not valid" if invalid else ""))))
     if record is not None:
         items += [(arm.capitalize(), Cell(str(record["resolved"][arm]), code=True)) for arm in ARMS]
         items.append(("Serves afterwards", Cell(record["outcome"]["restored"] or "not known", code=True)))
@@ -123,15 +129,12 @@ def speed_section(trial: Measured, prefix: str) -> Section:
         blocks.append(Text(f"{look} decides, one-sided level {share(detail['level'])} over all primaries; {ends}."))
         floors = {name: trial.floor(name) for name in trial.metrics}
         blocks.append(effects(f"{prefix}effects-figure", detail["metrics"], floors))
-        blocks += [_effects_table(trial, detail["metrics"], prefix), _beside_table(detail["metrics"], prefix)]
+        blocks += [_effects_table(trial, detail["metrics"], prefix), Text(STATES_SAID, "muted")]
+        blocks.append(_beside_table(detail["metrics"], prefix))
         if detail["mechanism"]:
             blocks.append(_mechanism_table(detail["mechanism"], prefix))
-        unmeasured = [
-            each["metric"]
-            for each in detail["metrics"]
-            if each["role"] == "primary" and floors.get(each["metric"]) is None
-        ]
-        if unmeasured:
+        primaries = [each["metric"] for each in detail["metrics"] if each["role"] == "primary"]
+        if any(floors.get(name) is None for name in primaries):
             said = "The plan has no floor of this site for its primaries: ./trispark stats floor measures one."
             blocks.append(Text(said, "muted"))
     elif trial.record is not None:
@@ -141,9 +144,10 @@ def speed_section(trial: Measured, prefix: str) -> Section:
         for index, metric in enumerate(trial.metrics)
         if (figure := _dots(trial, metric, f"{prefix}dots-{index}")) is not None
     ]
-    blocks.append(Figures(tuple(figures)) if figures else Text(NO_FIGURES, "muted"))
     if figures:
-        blocks.append(_values_table(trial, prefix))
+        blocks += [Text(DOTS_SAID, "muted"), Figures(tuple(figures)), _values_table(trial, prefix)]
+    else:
+        blocks.append(Text(NO_FIGURES, "muted"))
     differences = trial.outcome.get("differences") or {}
     if differences:
         rows = [
@@ -156,7 +160,7 @@ def speed_section(trial: Measured, prefix: str) -> Section:
     return Section(f"{prefix}speed", "Speed", tuple(blocks))
 
 
-def _dots(trial: Measured, metric: str, id: str) -> Any:
+def _dots(trial: Measured, metric: str, id: str) -> Figure | None:
     watched = () if trial.rules is None else trial.rules.watched
     better = next((str(each.better) for each in watched if each.metric == metric), None)
     if better is None:
@@ -196,14 +200,13 @@ def _beside_table(metrics: Sequence[Mapping[str, Any]], prefix: str) -> Table:
     rows = [
         (
             Cell(each["metric"], code=True),
-            *cells(each["welch"]),
             *cells(each["paired"]),
             *cells(each["hodges_lehmann"]),
             ", ".join(number(value) for value in each["outliers"]) or NONE,
         )
         for each in metrics
     ]
-    columns = ("metric", "#Welch t", "#interval", "#paired t", "#interval", "#Hodges-Lehmann", "#interval", "outliers")
+    columns = ("metric", "#paired t", "#interval", "#Hodges-Lehmann", "#interval", "outliers")
     caption = "Other tests beside: they do not decide, and outliers are never left out"
     return table(f"{prefix}beside-table", caption, columns, rows)
 

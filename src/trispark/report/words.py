@@ -62,7 +62,8 @@ def share(value: float | None) -> str:
 
 def effect(ratio: float | None) -> str:
     """A ratio as a difference in per cent."""
-    return NONE if ratio is None else f"{100 * (ratio - 1):+.2f} %"
+    # Adding zero: nothing is never "-0.00".
+    return NONE if ratio is None else f"{round(100 * (ratio - 1), 2) + 0.0:+.2f} %"
 
 
 def span(found: Mapping[str, Any]) -> str:
