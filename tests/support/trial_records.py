@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trispark.bench_windows import WindowCheck
 from trispark.benchstats import summarize
 from trispark.campaign_run import campaigns_directory
 from trispark.canonical import text_sha256
@@ -18,6 +19,7 @@ from trispark.plan import Ground
 from trispark.project import ProjectState
 from trispark.records import RecordCache, build_boot_record
 from trispark.resolve import restore
+from trispark.step_time import StepCheck
 from trispark.trial_metrics import is_decided
 from trispark.trial_outcome import record_trial, trials_to_record
 from trispark.walk_journal import Journal
@@ -202,6 +204,17 @@ class LabRecords:
             "log": "".join(f"{prefix}{line}\n" for line in lines),
         }
 
+    def _window(self, tag: str, tokens: float) -> dict[str, Any]:
+        missing = ("prompt tokens",) if tag == "c4" else ()
+        return {
+            **asdict(WindowCheck(tag, 320, 5, 105, tokens, 2, 0.068, 0, None, missing)),
+            "not_checked": list(missing),
+        }
+
+    def _step(self, tag: str, seconds: float) -> dict[str, Any]:
+        lines = seconds * (1 + self.random.gauss(0, 0.002))
+        return asdict(StepCheck(tag, 12, lines, seconds, seconds / lines - 1, 0.02, None, None))
+
     def _bench(self, gain: float) -> dict[str, Any]:
         """What the load client writes: five requests a workload, waves of four, rank 0's counters around each."""
         boot = self.random.gauss(0, 0.004)
@@ -215,7 +228,9 @@ class LabRecords:
                 requests.append({
                     "tag": tag, "index": index, "completion_tokens": 64, "ttft_s": round(first, 5),
                     "total_s": round(first + seconds, 5), "text_sha": text_sha256(f"{tag} {index}"), "error": None,
-                    "finish_reason": f"length{self.hostile}",
+                    "finish_reason": f"length{self.hostile}", "events": 22, "first_tokens": 1,
+                    "at_ns": [int(1e9 * (first + seconds * event / 21)) for event in range(22)],
+                    "sizes": [180] * 22, "kinds": "c" * 22,
                 })  # fmt: skip
             wait = 0.8 * (1 - 8 * gain) * (1 + self.random.gauss(0, 0.03))
             after = {"lookups": 4096, "reads": 4096, "wait_s": round(wait, 6)}
@@ -230,9 +245,11 @@ class LabRecords:
             "requests": requests,
             "waves": waves,
             "server_info": phases,
+            "checks": [self._window(tag, 3 * 63 / 21 / (1 + gain)) for tag in ("c1-prose", "c1-code", "c4")],
+            "steps": [self._step(tag, 0.068 / (1 + gain)) for tag in ("c1-prose", "c1-code", "c4")],
             "input": {
                 "repetitions": bench.repetitions, "max_tokens": 64, "warmup_tokens": 16, "concurrency": [1, 4],
-                "rank": 1, "image": f"registry:5000/trispark/bench@{DIGEST}",
+                "protocol": 2, "rank": 1, "image": f"registry:5000/trispark/bench@{DIGEST}",
                 "workloads": {"prose": [text_sha256("prose")], "code": [text_sha256("code")]},
             },
         }  # fmt: skip

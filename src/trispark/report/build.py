@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
-from enum import IntEnum
+from dataclasses import dataclass, fields
+from typing import Final
 
 from trispark.report.measured import Measured, measured
-from trispark.report.page import Banner, Block, Cell, Commands, Page, Section, Text, table
-from trispark.report.ranks import evidence_section, memory_section, time_section, validity_section
+from trispark.report.page import Banner, Block, Cell, Commands, Download, Page, Section, Text, table
+from trispark.report.ranks import evidence_section, memory_section, validity_section
 from trispark.report.raw import archive, boots_section, plotted, records_section
 from trispark.report.sources import Asked, EntrySource
+from trispark.report.steps import time_section
 from trispark.report.trial import (
     banner_of,
     changed_section,
@@ -22,79 +25,108 @@ from trispark.report.trial import (
 from trispark.report.words import TONES, effect, shortened, span
 
 
-class Detail(IntEnum):
-    """How much a report holds. Each leaves out what the one before has last."""
+@dataclass(frozen=True)
+class Content:
+    """What a report holds besides verdicts: tables of single `requests`, the records as a file (`archive`), validity,
+    evidence and the like of each trial (`boots`), and anything of single trials (`trials`)."""
 
-    REQUESTS = 4
-    ARCHIVE = 3
-    RANKS = 2
-    SPEED = 1
-    VERDICTS = 0
+    requests: bool = True
+    archive: bool = True
+    boots: bool = True
+    trials: bool = True
+
+    def left_out(self) -> tuple[str, ...]:
+        """Said in the report."""
+        return tuple(LEFT_OUT[field.name] for field in fields(self) if not getattr(self, field.name))
 
 
-LEFT_OUT = {
-    Detail.REQUESTS: "the tables of single requests",
-    Detail.ARCHIVE: "the records themselves as a file",
-    Detail.RANKS: "validity, evidence, memory, boots and records of each trial",
-    Detail.SPEED: "everything of the single trials but their verdicts",
+LEFT_OUT: Final = {
+    "requests": "the tables of single requests",
+    "archive": "the records themselves as a file",
+    "boots": "validity, evidence, memory, boots and records of each trial",
+    "trials": "everything of the single trials but their verdicts",
 }
+CONTENTS: Final = (
+    Content(),
+    Content(requests=False),
+    Content(archive=False),
+    Content(requests=False, archive=False),
+    Content(requests=False, archive=False, boots=False),
+    Content(requests=False, archive=False, boots=False, trials=False),
+)
+"""From the largest report to the smallest."""
 
 
-def build(asked: Asked, detail: Detail) -> Page:
-    """The parts of a report. What was left out for its size is said in it, with where to find it."""
-    trials = [measured(source) for source in asked.trials]
-    alone = len(trials) == 1 and asked.kind != "campaign"
-    sections: tuple[Section, ...]
-    if alone:
-        sections = _trial(trials[0], "", detail)
-        banner, title = banner_of(trials[0]), f"{label_of(requested_of(trials[0]))}"
+@dataclass(frozen=True)
+class Material:
+    """What was asked for, worked out once for reports of every size."""
+
+    asked: Asked
+    trials: tuple[Measured, ...]
+    download: Download | None
+
+    @classmethod
+    def of(cls, asked: Asked) -> Material:
+        records = {int(record["seq"]): record for source in asked.trials for record in source.records}
+        whole = [records[seq] for seq in sorted(records)]
+        return cls(asked, tuple(measured(source) for source in asked.trials), archive(asked.name, whole))
+
+    @property
+    def alone(self) -> bool:
+        """Whether the whole report is of one trial."""
+        return len(self.trials) == 1 and self.asked.kind != "campaign"
+
+    def contents(self) -> list[Content]:
+        """The sizes that it can have. Single requests are only in the report of a trial itself."""
+        return [each for each in CONTENTS if self.alone or not each.requests]
+
+
+def build(material: Material, content: Content) -> Page:
+    """The parts of a report. What was left out is said in it, with where to find it."""
+    asked, trials = material.asked, material.trials
+    if material.alone:
+        sections = _trial(trials[0], "", content)
+        banner, title = banner_of(trials[0]), label_of(requested_of(trials[0]))
     else:
-        sections = _many(asked, trials, detail)
+        sections = _many(asked, trials, content)
         banner, title = _banner(asked, trials), asked.name
-    left_out = tuple(LEFT_OUT[level] for level in LEFT_OUT if level > detail)
-    if not alone and detail >= Detail.RANKS:
-        left_out = tuple(dict.fromkeys((LEFT_OUT[Detail.REQUESTS], *left_out)))
-    records = {int(record["seq"]): record for source in asked.trials for record in source.records}
-    whole = [records[seq] for seq in sorted(records)]
     return Page(
         kind=asked.kind,
         title=title,
         subtitle=f"{asked.kind.capitalize()} {asked.name} on site {asked.site}",
         banner=banner,
         sections=sections,
-        data=plotted(asked.kind, asked.name, asked.site, trials if detail >= Detail.SPEED else []),
-        download=archive(asked.name, whole) if detail >= Detail.ARCHIVE else None,
-        left_out=left_out,
+        data=plotted(asked.kind, asked.name, asked.site, trials if content.trials else []),
+        download=material.download if content.archive else None,
+        left_out=content.left_out(),
     )
 
 
-def _trial(trial: Measured, prefix: str, detail: Detail) -> tuple[Section, ...]:
+def _trial(trial: Measured, prefix: str, content: Content) -> tuple[Section, ...]:
     sections = [summary_section(trial, prefix), speed_section(trial, prefix), changed_section(trial, prefix)]
-    if detail >= Detail.RANKS:
+    if content.boots:
         sections += [
             validity_section(trial, prefix),
             evidence_section(trial, prefix),
             time_section(trial, prefix),
             memory_section(trial, prefix),
-            boots_section(trial, prefix, requests=detail >= Detail.REQUESTS),
+            boots_section(trial, prefix, requests=content.requests),
             records_section(trial, prefix),
         ]
     return (*sections, reproduce_section(trial, prefix))
 
 
-def _many(asked: Asked, trials: Sequence[Measured], detail: Detail) -> tuple[Section, ...]:
+def _many(asked: Asked, trials: Sequence[Measured], content: Content) -> tuple[Section, ...]:
     sections = [_overview(asked, trials)]
-    if detail >= Detail.SPEED:
+    if content.trials:
         for index, trial in enumerate(trials):
             prefix = f"t{index + 1}-"
-            # Single requests are in the report of the trial itself.
-            parts = _trial(trial, prefix, min(detail, Detail.ARCHIVE))
             banner = banner_of(trial)
             said = f"{banner.verdict}{' ' + banner.code if banner.code else ''}. {banner.sentence}"
             heading = f"{index + 1}. {label_of(requested_of(trial))}: {banner.verdict}"
             blocks: tuple[Block, ...] = (Text(said, banner.tone, notice=True), Text(banner.why))
-            sections.append(Section(f"{prefix}trial", heading, blocks, parts))
-    command = f"./trispark report {asked.name} --site {asked.site}"
+            sections.append(Section(f"{prefix}trial", heading, blocks, _trial(trial, prefix, content)))
+    command = shlex.join(["./trispark", "report", asked.name, "--site", asked.site])
     sections.append(Section("reproduce", "How to reproduce", (Commands("This report", (command,)),)))
     return tuple(sections)
 

@@ -13,6 +13,7 @@ from trispark.errors import TrisparkError
 from trispark.report.page import Arm
 from trispark.report.sources import TrialSource
 from trispark.trial_metrics import boot_metrics
+from trispark.verdict import BootMetrics
 
 Record = Mapping[str, Any]
 ARMS: Final[tuple[Arm, ...]] = ("baseline", "candidate")
@@ -22,14 +23,22 @@ MOST_FREE: Final = 6
 
 @dataclass(frozen=True)
 class BootRow:
-    """One boot. `counted`: it is one of the verdict's; `values`: by metric, none where it is not valid."""
+    """One boot. `counted`: it is one of the verdict's; `metrics`: None where its measurement cannot be read."""
 
     record: Record
     arm: Arm
     counted: bool
-    valid: bool
-    values: Mapping[str, float]
+    metrics: BootMetrics | None
     checks: tuple[Check, ...]
+
+    @property
+    def valid(self) -> bool:
+        return bool(self.record["outcome"]["state"] == "valid")
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """By metric; none where it is not valid."""
+        return {} if self.metrics is None else self.metrics.metrics
 
     @property
     def id(self) -> str:
@@ -81,12 +90,12 @@ def measured(source: TrialSource) -> Measured:
         if record["kind"] != "boot":
             continue
         arm = counted.get(str(record["boot_id"])) or str(record["requested"].get("arm") or "baseline")
-        found = boot_metrics_of(record)
-        asked = source.record is None and record["requested"]["purpose"] == "trial" and bool(found)
-        valid = record["outcome"]["state"] == "valid"
+        found = _metrics(record)
+        valid = found is not None and bool(found.metrics)
+        asked = source.record is None and record["requested"]["purpose"] == "trial" and valid
         known: Arm = "candidate" if arm == "candidate" else "baseline"
         in_it = str(record["boot_id"]) in counted or asked
-        boots.append(BootRow(record, known, in_it, valid, found, check_boot(record)))
+        boots.append(BootRow(record, known, in_it, found, check_boot(record)))
     given = None if source.record is None else source.record["outcome"].get("rules")
     rules = None if given is None else _rules(given)
     names = sorted({name for boot in boots if boot.counted for name in boot.values})
@@ -94,12 +103,11 @@ def measured(source: TrialSource) -> Measured:
     return Measured(source, tuple(boots), rules, tuple(name for name in watched if name in names))
 
 
-def boot_metrics_of(record: Record) -> Mapping[str, float]:
-    """What a boot measured; nothing where the measurement cannot be read."""
+def _metrics(record: Record) -> BootMetrics | None:
     try:
-        return boot_metrics(record).metrics
+        return boot_metrics(record)
     except TrisparkError:
-        return {}
+        return None
 
 
 def waits_of(record: Record) -> Mapping[str, Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""The sections of one trial about its boots: validity, evidence and memory of every rank, and where time went."""
+"""The sections of one trial about its boots: validity, and evidence and memory of every rank."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from trispark.report.measured import ARMS, BootRow, Measured, waits_of
+from trispark.report.measured import ARMS, BootRow, Measured
 from trispark.report.page import Block, Cell, Section, Text, Tone, table
 from trispark.report.words import NONE, STATES, mebibytes, number, shortened
 
@@ -34,11 +34,30 @@ def validity_section(trial: Measured, prefix: str) -> Section:
     columns = ("rule", "state", "baseline", "candidate", "observed")
     caption = "Rules by which a boot counts, judged before its speed"
     blocks: list[Block] = [table(f"{prefix}validity-table", caption, columns, [row for _, row in rows])]
+    if windows := _windows(found):
+        caption = "What the load client could not check, or found wrong, by load"
+        blocks.append(table(f"{prefix}windows-table", caption, ("load", "problem", "not checked"), windows))
     unchecked = trial.outcome.get("unchecked") or []
     if unchecked:
         said = f"Not checked, and so not passed: {', '.join(unchecked)}."
         blocks.insert(0, Text(said, "open", notice=True))
     return Section(f"{prefix}validity", "Validity", tuple(blocks))
+
+
+def _windows(boots: Sequence[BootRow]) -> list[tuple[str, str, str]]:
+    """Loads of which some boot has a problem or something that the server did not tell (bench_windows.WindowCheck)."""
+    seen: dict[str, tuple[set[str], set[str]]] = {}
+    for boot in boots:
+        bench = boot.record["bench"] or {}
+        for each in bench.get("checks") or ():
+            problems, missing = seen.setdefault(str(each.get("tag")), (set(), set()))
+            problems.update([str(each["problem"])] if each.get("problem") else [])
+            missing.update(str(name) for name in each.get("not_checked") or ())
+    return [
+        (tag, shortened("; ".join(sorted(problems))) or NONE, ", ".join(sorted(missing)) or NONE)
+        for tag, (problems, missing) in sorted(seen.items())
+        if problems or missing
+    ]
 
 
 def _check(boot: BootRow, rule: str) -> Any:
@@ -180,51 +199,3 @@ def _memory(boots: Sequence[BootRow]) -> dict[tuple[int, str], tuple[float, floa
         )
         for key, found in seen.items()
     }
-
-
-def time_section(trial: Measured, prefix: str) -> Section:
-    """Where the time of a boot and of its row lookups went, as far as the records say."""
-    blocks: list[Block] = []
-    waits = [_waits(trial.of_arm(arm)) for arm in ARMS]
-    keys = sorted({*waits[0], *waits[1]})
-    if keys:
-        rows = [
-            (key[0], key[1], *(number(arm[key][part]) if key in arm else NONE for part in (0, 1) for arm in waits))
-            for key in keys
-        ]
-        columns = ("load", "layer", "#waited s, baseline", "#waited s, candidate", "#µs a lookup, baseline",
-                   "#µs a lookup, candidate")  # fmt: skip
-        caption = "Steps: rank 0's waits for Engram rows, medians over the counted boots"
-        blocks.append(table(f"{prefix}waits-table", caption, columns, rows))
-    else:
-        blocks.append(
-            Text("The records have no breakdown of a step: the engine gave no counters of its parts.", "muted")
-        )
-    phases = [_phases(trial.of_arm(arm)) for arm in ARMS]
-    names = list(dict.fromkeys([*phases[0], *phases[1]]))
-    if names:
-        rows_of_phases = [(name.replace("_", " "), *(number(arm.get(name)) for arm in phases)) for name in names]
-        caption = "Phases of a boot in seconds, medians over the counted boots"
-        blocks.append(table(f"{prefix}phases-table", caption, ("phase", "#baseline", "#candidate"), rows_of_phases))
-    return Section(f"{prefix}time", "Where the time went", tuple(blocks))
-
-
-def _waits(boots: Sequence[BootRow]) -> dict[tuple[str, str], tuple[float, float | None]]:
-    seen: dict[tuple[str, str], list[Any]] = {}
-    for boot in boots:
-        for tag, layers in waits_of(boot.record).items():
-            for layer, wait in layers.items():
-                seen.setdefault((tag, layer), []).append(wait)
-    found = {}
-    for key, each in seen.items():
-        known = [wait.wait_us_per_lookup for wait in each if wait.wait_us_per_lookup is not None]
-        found[key] = (statistics.median(wait.wait_s for wait in each), statistics.median(known) if known else None)
-    return found
-
-
-def _phases(boots: Sequence[BootRow]) -> dict[str, float]:
-    seen: dict[str, list[float]] = {}
-    for boot in boots:
-        for name, seconds in boot.record["timings"]["phases"].items():
-            seen.setdefault(str(name), []).append(float(seconds))
-    return {name: statistics.median(values) for name, values in sorted(seen.items())}

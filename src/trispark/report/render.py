@@ -10,7 +10,7 @@ from typing import Final, Literal
 import jinja2
 
 from trispark.errors import TrisparkError
-from trispark.report.build import Detail, build
+from trispark.report.build import Material, build
 from trispark.report.page import Page
 from trispark.report.sources import Asked
 
@@ -30,8 +30,9 @@ def report_text(root: Path, asked: Asked, form: Format) -> str:
     template that cannot be used.
     """
     size = 0
-    for detail in sorted(Detail, reverse=True):
-        text = render(root, build(asked, detail), form)
+    material = Material.of(asked)
+    for content in material.contents():
+        text = render(root, build(material, content), form)
         size = len(text.encode("utf-8"))
         if size < LIMIT:
             return text

@@ -24,7 +24,6 @@ from trispark.report.words import (
     share,
     span,
 )
-from trispark.trial_metrics import boot_metrics
 from trispark.verdict import decide
 
 ENGINE_OF_THE_LAB: Final = "lab"
@@ -33,6 +32,7 @@ STATES_SAID: Final = (
     "power to show it."
 )
 DOTS_SAID: Final = "A dot is a boot. Within an arm the first boot is uppermost; the upright line is the geometric mean."
+FLOOR_SAID: Final = " The band is the floor around the baseline's mean: what equal arms of this site differ by."
 NO_FIGURES: Final = "No counted boot has a measured value."
 
 
@@ -145,7 +145,12 @@ def speed_section(trial: Measured, prefix: str) -> Section:
         if (figure := _dots(trial, metric, f"{prefix}dots-{index}")) is not None
     ]
     if figures:
-        blocks += [Text(DOTS_SAID, "muted"), Figures(tuple(figures)), _values_table(trial, prefix)]
+        floor = any(mark.shape == "band" for figure in figures for mark in figure.marks)
+        blocks += [
+            Text(DOTS_SAID + (FLOOR_SAID if floor else ""), "muted"),
+            Figures(tuple(figures)),
+            _values_table(trial, prefix),
+        ]
     else:
         blocks.append(Text(NO_FIGURES, "muted"))
     differences = trial.outcome.get("differences") or {}
@@ -275,7 +280,7 @@ def recomputed(trial: Measured) -> Cell:
         return Cell("not worked out again: no look was reached", "muted")
     if trial.outcome.get("code") in ("ENDED", "INCOMPARABLE"):
         return Cell("not worked out again: the trial did not end by its rules", "muted")
-    arms = [[boot_metrics(boot.record) for boot in trial.of_arm(arm)] for arm in ARMS]
+    arms = [[boot.metrics for boot in trial.of_arm(arm) if boot.metrics is not None] for arm in ARMS]
     try:
         found = decide(arms[0], arms[1], trial.rules)
     except TrisparkError as error:

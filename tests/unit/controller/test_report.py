@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import functools
 import gzip
 import hashlib
 import itertools
@@ -27,7 +28,7 @@ from trispark.gates import GateResult
 from trispark.noise_floor import measure_noise
 from trispark.records import record_hash
 from trispark.report import render as render_module
-from trispark.report.build import LEFT_OUT, Detail, build
+from trispark.report.build import LEFT_OUT, Content, Material, build
 from trispark.report.figures import LEFT, RIGHT, Scale, dots, effects
 from trispark.report.measured import measured
 from trispark.report.page import Cell, Figure, Figures, Page, Section, Text, tables_of
@@ -67,12 +68,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> LabRecords:
     return lab
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def page(lab: LabRecords) -> Callable[[str], Page]:
-    return lambda key: build(find(lab.root, "lab", lab.cache, key), Detail.REQUESTS)
+    return functools.cache(lambda key: build(Material.of(find(lab.root, "lab", lab.cache, key)), Content()))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def text(lab: LabRecords) -> Callable[..., str]:
     def make(key: str, form: Any = "html") -> str:
         return report_text(REPOSITORY, find(lab.root, "lab", lab.cache, key), form)
@@ -198,6 +199,8 @@ def test_changed_keys_memory_waits_and_the_way_to_repeat_it_are_there(
     assert cells(found, "changed-table") == [["DSV41_WO_A_W8", "0", "1"]]
     assert [row[:2] for row in cells(found, "memory-table")] == [[str(rank), f"spark{rank}"] for rank in range(3)]
     assert {row[0] for row in cells(found, "waits-table")} == {"c1-prose", "c1-code", "c4"}
+    assert [row[0] for row in cells(found, "steps-table")] == ["c1-code", "c1-prose", "c4"]
+    assert cells(found, "windows-table") == [["c4", "none", "prompt tokens"]]
     assert [row[:2] for row in cells(found, "engram-table")][:2] == [["0", "1"], ["0", "14"]]
     plan = lab.cache.show(KEPT)["resolved"]["plan"]
     assert plan == LabRecords(lab.root).plan(2).trials[0].plan
@@ -357,23 +360,24 @@ def test_markdown_keeps_every_text_on_one_line_and_in_its_cell(value: str) -> No
 # -- size
 
 
-def test_a_trial_with_very_many_requests_says_what_it_leaves_out(tmp_path: Path) -> None:
-    lab = LabRecords(tmp_path, requests=300)
+def test_a_trial_with_very_many_events_says_what_it_leaves_out_and_keeps_each_request(tmp_path: Path) -> None:
+    lab = LabRecords(tmp_path, requests=150)
     lab.trial(lab.plan(2), 0.04)
     html = report_text(REPOSITORY, find(lab.root, "lab", lab.cache, KEPT), "html")
     assert len(html.encode()) < LIMIT
-    assert LEFT_OUT[Detail.REQUESTS] in outline(html).text
-    assert "values-table" in outline(html).having("id")
+    found = outline(html)
+    assert f"Left out here: {LEFT_OUT['archive']}." in found.text
+    assert found.names().count("tr") > 8 * 150 * 6
 
 
 def test_a_large_campaign_fits_and_keeps_every_verdict(lab: LabRecords) -> None:
-    lab.campaign("large", [(f"c {index}", (KEPT, REJECTED)[index % 2], "ended") for index in range(30)])
+    lab.campaign("large", [(f"c {index}", (KEPT, REJECTED)[index % 2], "ended") for index in range(45)])
     asked = find(lab.root, "lab", lab.cache, "large")
     html = report_text(REPOSITORY, asked, "html")
     found = outline(html)
     assert len(html.encode()) < LIMIT
-    assert LEFT_OUT[Detail.RANKS] in found.text
-    assert found.text.count("worse by more than the margin at 4+4 boots") >= 15
+    assert LEFT_OUT["boots"] in found.text
+    assert found.text.count("worse by more than the margin at 4+4 boots") >= 22
     assert len(report_text(REPOSITORY, asked, "md").encode()) < LIMIT
 
 
@@ -381,9 +385,11 @@ def test_each_smaller_report_leaves_more_out_and_the_smallest_has_a_bound(
     lab: LabRecords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = find(lab.root, "lab", lab.cache, "night")
-    sizes = [len(render_module.render(REPOSITORY, build(asked, detail), "html")) for detail in sorted(Detail)]
-    assert sizes == sorted(sizes)
-    monkeypatch.setattr(render_module, "LIMIT", sizes[0] + 500)
+    material = Material.of(asked)
+    pages = [build(material, content) for content in material.contents()]
+    sizes = [len(render_module.render(REPOSITORY, page, "html").encode()) for page in pages]
+    assert sizes == sorted(sizes, reverse=True)
+    monkeypatch.setattr(render_module, "LIMIT", sizes[-1] + 1)
     smallest = outline(report_text(REPOSITORY, asked, "html"))
     assert all(said in smallest.text for said in LEFT_OUT.values())
     assert "NO VERDICT" in smallest.text
