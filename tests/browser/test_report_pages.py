@@ -66,9 +66,9 @@ LABELS = """[...document.querySelectorAll('svg')].flatMap(svg => {
   return [...outside, ...over];
 })"""
 REACHED = """(() => { const found = document.activeElement, box = found.getBoundingClientRect();
-  const all = [...document.querySelectorAll('*')];
+  const style = getComputedStyle(found), all = [...document.querySelectorAll('*')];
   return {place: all.indexOf(found), tag: found.tagName, text: found.textContent.trim().slice(0, 40), width: box.width,
-    outline: parseFloat(getComputedStyle(found).outlineWidth), left: box.left}; })()"""
+    outline: style.outlineStyle === 'none' ? 0 : parseFloat(style.outlineWidth), left: box.left}; })()"""
 
 
 def failing(slot: int, parts: dict[str, Any]) -> None:
