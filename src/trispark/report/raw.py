@@ -25,6 +25,8 @@ def boots_section(trial: Measured, prefix: str, *, requests: bool) -> Section:
     for boot in trial.boots:
         asked, outcome = boot.record["requested"], boot.record["outcome"]
         counts = Cell("yes", "good") if boot.counted else Cell("no", "muted")
+        if trial.record is None:
+            counts = Cell("not said yet", "open")
         rows.append((
             Cell(boot.id, code=True), boot.arm, asked["purpose"], counts,
             Cell(outcome["state"], STATES.get(outcome["state"], "bad")),

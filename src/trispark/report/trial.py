@@ -69,9 +69,12 @@ def summary_section(trial: Measured, prefix: str) -> Section:
     items: list[tuple[str, Cell]] = [("Trial", Cell(trial.source.key, code=True))]
     items.append(("Stage and feature", Cell(f"{asked.get('stage') or NONE}, {label_of(asked)}")))
     counts = " + ".join(str(len(trial.of_arm(arm))) for arm in ARMS)
-    planned = "" if trial.rules is None else f" of {trial.rules.boots} + {trial.rules.boots} planned"
-    invalid = sum(boot.counted and not boot.valid for boot in trial.boots)
-    items.append(("Counted boots", Cell(f"{counts}{planned}" + (f", {invalid} not valid" if invalid else ""))))
+    if record is None:
+        items.append(("Measured boots so far", Cell(f"{counts}; which of them count is said with the verdict")))
+    else:
+        planned = "" if trial.rules is None else f" of {trial.rules.boots} + {trial.rules.boots} planned"
+        invalid = sum(boot.counted and not boot.valid for boot in trial.boots)
+        items.append(("Counted boots", Cell(f"{counts}{planned}" + (f", {invalid} not valid" if invalid else ""))))
     if record is not None:
         items += [(arm.capitalize(), Cell(str(record["resolved"][arm]), code=True)) for arm in ARMS]
         items.append(("Serves afterwards", Cell(record["outcome"]["restored"] or "not known", code=True)))

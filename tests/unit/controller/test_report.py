@@ -128,6 +128,13 @@ def test_a_report_begins_with_its_verdict_whatever_came_of_the_trial(
     assert markdown_text(banner.why) in text(key, "md")
 
 
+def test_before_the_verdict_no_boot_is_said_to_count(page: Callable[[str], Page]) -> None:
+    """The first boot of a trial may only tune kernels, which its record does not tell."""
+    assert [row[3] for row in cells(page(OPEN_WALK), "boots-table")] == ["not said yet"] * 3
+    assert "Measured boots so far" in text_of(sections(page(OPEN_WALK))["Summary"])
+    assert [row[3] for row in cells(page(KEPT), "boots-table")] == ["no", *["yes"] * 8, "no"]
+
+
 def test_every_code_of_a_verdict_has_a_sentence() -> None:
     used = set()
     for name in ("verdict", "verdict_detail", "trial_outcome"):
