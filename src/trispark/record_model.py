@@ -255,11 +255,12 @@ class TrialBoot(Part):
 
 
 class TrialResolved(Part):
-    """The two arms and the declared difference."""
+    """The two arms, the declared difference, and the id of the plan; records of older versions have no plan."""
 
     baseline: Generation
     candidate: Generation
     changed: dict[str, dict[str, Scalar]]
+    plan: str | None = None
 
 
 class Ratio(Part):

@@ -126,6 +126,7 @@ def build_trial_record(
     verdict: Verdict,
     restored: str | None,
     rules: Mapping[str, Any] | None = None,
+    plan: str | None = None,
     timings: Mapping[str, Any],
     previous: Head | None,
 ) -> dict[str, Any]:
@@ -138,7 +139,7 @@ def build_trial_record(
     record = {
         **_heading("trial", record_id, site, project, previous),
         "requested": dict(requested),
-        "resolved": {"baseline": baseline.id, "candidate": candidate.id, "changed": changed},
+        "resolved": {"baseline": baseline.id, "candidate": candidate.id, "changed": changed, "plan": plan},
         "boots": [dict(boot) for boot in boots],
         "timings": dict(timings),
         "outcome": {**verdict.as_dict(), "restored": restored, "rules": None if rules is None else dict(rules)},

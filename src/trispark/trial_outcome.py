@@ -133,6 +133,7 @@ def record_trial(
         ],
         verdict=verdict,
         rules=trial.rules,
+        plan=trial.plan,
         restored=_restored(walk, cache, restored_boot),
         timings={
             "started_at": began,

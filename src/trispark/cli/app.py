@@ -38,6 +38,7 @@ from trispark.cli.records import (
     replayed,
     summary,
 )
+from trispark.cli.report import make_report
 from trispark.cli.sites import LAB, choose_site, known_sites, require_known
 from trispark.cli.stats import stats_app
 from trispark.cli.status_view import status_lines, with_problems, without_answer
@@ -262,6 +263,22 @@ def play(
     if as_json:
         terminal.json(result_json(result, name))
     raise typer.Exit(exit_codes.of_run(result))
+
+
+@app.command()
+def report(
+    name: Annotated[str, typer.Argument(help="A trial's id or number of `records list`, or a campaign's name.")],
+    form: Annotated[str, typer.Option("--format", help="html or md.")] = "html",
+    out: Annotated[Path | None, typer.Option("--out", help="The file; without it one below .trispark.")] = None,
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """One self-contained file on a trial or campaign, from records alone: verdict, intervals, evidence, raw data."""
+    terminal, chosen = _begin(site, changing=False, offline=True)
+    made = make_report(REPO, chosen, name, form, out)
+    terminal.say(f"{made['kind']} {made['id']}: {made['path']} ({made['bytes']} bytes)")
+    if as_json:
+        terminal.json({"site": chosen, **made})
 
 
 @lab_app.command("up")
