@@ -265,7 +265,7 @@ class Catalog:
         letter = self.stage_letter(stage)
         names = self.features_of(letter)
         can = [name for name in names if self.features[name].available and self.features[name].tried]
-        can = [name for name in can if not self.features[name].only_in]
+        can = [name for name in can if not self.features[name].only_in and not self.features[name].control]
         can = [name for name in can if engine is None or self.features[name].refusal_on(engine) is None]
         has = ", ".join(can) if can else "no feature in this version"
         near = difflib.get_close_matches(feature or "", can, n=1) or can if feature else can

@@ -201,7 +201,12 @@ def _check_group(catalog: Catalog, name: str, feature: Feature, where: str) -> N
 
 
 def _check_provable(catalog: Catalog, feature: Feature, engines: frozenset[str], where: str) -> None:
-    """On each engine that can run it a line proves that it acts; a switch without effect would look like a result."""
+    """On each engine that can run it a line proves that it acts; a switch without effect would look like a result.
+
+    An A/A control switches nothing.
+    """
+    if feature.same_arms:
+        return
     for engine in sorted(engines):
         if feature.refusal_on(engine) is not None:
             continue

@@ -274,9 +274,21 @@ def compare(first: Resolution, second: Resolution) -> Difference:
 
 
 def check_one_change(baseline: Resolution, candidate: Resolution, catalog: Catalog, choice: Choice) -> Difference:
-    """Raises TS-PLAN-ONECHANGE unless the two differ in exactly what the choice sets; returns the difference."""
+    """Raises TS-PLAN-ONECHANGE unless the two differ in exactly what the choice sets; returns the difference.
+
+    Only what the catalog declares as an A/A control may set nothing; its arms must then be one configuration.
+    """
     difference = compare(baseline, candidate)
     sets = choice.sets
+    if not sets and not catalog.features[choice.feature].same_arms:
+        raise TrisparkError(
+            "TS-PLAN-ONECHANGE",
+            f"the candidate of {choice.label} is not one change: it sets nothing",
+            where=f"{baseline.id} and {candidate.id}",
+            expected="a setting that it changes, or an entry that is declared as an A/A control",
+            observed="nothing",
+            remedy="plan a feature that sets something, or -e feature=none for an A/A trial",
+        )
     engine = catalog.engines[str(baseline.resolved["engine"])]
     allowed = {f"{name} of rank {rank}" for name in _delivery_names(catalog, engine, sets) for rank in baseline.nodes}
     surplus = sorted(set(difference.settings) - set(sets)) + [name for name in difference.other if name not in allowed]
@@ -293,7 +305,7 @@ def check_one_change(baseline: Resolution, candidate: Resolution, catalog: Catal
             "TS-PLAN-ONECHANGE",
             f"the candidate of {choice.label} is not one change: {what}",
             where=f"{baseline.id} and {candidate.id}",
-            expected=", ".join(f"{name}={format_value(value)}" for name, value in sorted(sets.items()))
+            expected=(", ".join(f"{name}={format_value(value)}" for name, value in sorted(sets.items())) or "no change")
             + " and nothing else",
             observed=observed,
             remedy="plan both arms from the same site, image, adapters and overrides",

@@ -313,7 +313,7 @@ def _together(ground: Ground) -> Iterator[TrisparkError]:
             candidate = {**common, **choice.sets}
             found = [*settings_problems(site, catalog, choice, base, candidate, adapters)]
             found += judge_excluded(catalog, candidate, choice, ground.promoted)[0]
-            if candidate == common and not ground.promoted:
+            if candidate == common and not ground.promoted and not entry.same_arms:
                 found.append(
                     TrisparkError(
                         "TS-PLAN-ONECHANGE",
