@@ -86,6 +86,11 @@ def check_references(catalog: Catalog) -> None:
             raise _reference(f"{ALLOWLIST} {variable.name}", f"the engine {unnamed[0]} is not named", unnamed[0])
     for name, described in catalog.engines.items():
         _check_engine(catalog, name, described)
+        if name not in catalog.quality:
+            raise _reference(f"{DIRECTORY}/quality.yml", f"it has no questions for the engine {name}", name)
+    for name in catalog.quality:
+        if name not in catalog.engines:
+            raise _reference(f"{DIRECTORY}/quality.yml", f"it names the engine {name}, which does not exist", name)
     missing = [stage for stage in STAGES if stage not in catalog.stages]
     if missing:
         raise _reference(f"{DIRECTORY}/stages.yml", f"the stage {missing[0]} is missing", missing[0])

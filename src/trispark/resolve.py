@@ -3,9 +3,9 @@
 resolved (JSON, hashed to the generation id; no boot id, epoch, time or feature name in it):
     schema_version 1, site, engine, image, settings {NAME: typed value}, adapters {path: sha256},
     launch {container options, rendezvous ports, health URL, what to observe},
-    gates {layers with an Engram table, canary request and answer, bands of the accept length, evidence rules}: what a
-    boot of it must show, kept
-    with it so that a rollback is judged by the same rules without the controller's catalog,
+    gates {layers with an Engram table, canary request and answer, short quality set, bands of the accept length,
+    evidence rules}: what a boot of it must show, kept with it so that a rollback is judged by the same rules without
+    the controller's catalog,
     ranks [{rank, node, env {str: str}, command [str], mounts [{source, target, read_only}]}]
 The spec of a node is a pure function of `resolved`, so equal ids mean equal specs.
 """
@@ -601,6 +601,10 @@ def _gates(site: Site, catalog: Catalog, settings: Mapping[str, Value]) -> dict[
             "body": smoke.body,
         },
         "batch": engine.batch_check.model_dump(mode="json"),
+        "quality": {
+            "set": catalog.quality[site.engine].short_set(),
+            "repeat": catalog.quality[site.engine].short.workload in site.quality_repeats,
+        },
         "accept_bands": [list(band) for band in catalog.accept_bands(settings, site.engine)],
         "evidence": [{**asdict(rule), "ranks": list(rule.ranks)} for rule in ordered],
     }

@@ -133,9 +133,18 @@ def test_the_rules_of_a_sound_boot() -> None:
     assert {check.rule: check.status for check in checks} == {
         **dict.fromkeys(NEEDED, "passed"),
         "acceptance": "not checked",
+        "quality": "not checked",
         **dict.fromkeys(UNPROBED, "not checked"),
     }
-    assert unchecked([checks, checks]) == ("acceptance", *UNPROBED)
+    assert unchecked([checks, checks]) == ("acceptance", "quality", *UNPROBED)
+
+
+@pytest.mark.parametrize(("ok", "status"), [(True, "passed"), (False, "failed")])
+def test_quality_is_checked_where_a_boot_was_asked(ok: bool, status: str) -> None:
+    gate = {"check_id": "quality.logprobs", "rank": None, "ok": ok, "expected": "", "observed": "seen", "remedy": ""}
+    sound = record(0, 30.0)
+    checks = {check.rule: check for check in check_boot({**sound, "gates": [*sound["gates"], gate]})}
+    assert checks["quality"].status == status
 
 
 @pytest.mark.parametrize(
