@@ -15,7 +15,9 @@ from trispark.plainyaml import Strict
 DIRECTORY: Final = "experiments"
 STAGES: Final = ("a", "b", "c", "d", "e", "f", "g")
 METRIC: Final = re.compile(r"c[0-9]+(-[a-z0-9_]+)?\.(decode_tps|agg_tps|ttft_s|itl_p95_s|per_stream_decode_tps)")
-MEASURED: Final = re.compile(rf"{METRIC.pattern}|c[0-9]+(-[a-z0-9_]+)?\.engram_wait_us_per_lookup")
+MEASURED: Final = re.compile(
+    rf"{METRIC.pattern}|c[0-9]+(-[a-z0-9_]+)?\.(engram_wait_us_per_lookup|step_s|accept_length)"
+)
 SETTING: Final = re.compile(r"<(?P<name>[A-Z][A-Z0-9_]+)(?:\+(?P<add>[0-9]+))?>")
 Id = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Raw = int | float | str | bool

@@ -534,6 +534,12 @@ class _Maker:
             notes.append(f"{self.count} boots an arm decide nothing: the trial ends INCONCLUSIVE (site_trial_boots)")
         if entry.shifts_cost_balance:
             notes.append("a promotion of it makes the verdicts of earlier sweeps stale")
+        tags = {cell["cell"] for cell in cells}
+        notes += [
+            f"mechanism metric {each.metric} is not among what site_bench measures, so the trial is never KEEP"
+            for each in entry.moves
+            if each.metric.partition(".")[0] not in tags
+        ]
         measured = {metric for cell in cells for metric in cell["metrics"]}
         notes += [
             f"{kind} metric {metric} is not among what site_bench measures"

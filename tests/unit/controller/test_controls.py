@@ -147,8 +147,8 @@ def judged(rules: DecisionRules, candidate: np.ndarray[Any, Any], baseline: np.n
                 f"{arm}{number}",
                 True,
                 {
-                    each.metric: float(level if each.better == "higher" else 1 / level)
-                    for each in (*rules.watched, *rules.mechanism)
+                    **{each.metric: float(level if each.better == "higher" else 1 / level) for each in rules.watched},
+                    **{each.metric: float(1 / level) for each in rules.mechanism},
                 },
                 "p",
                 "c",
@@ -173,10 +173,12 @@ def test_a_control_is_never_kept(catalog: Catalog, feature: str, level: float, s
     assert kept.verdict == "KEEP" or (kept.verdict, kept.code) == (found.verdict, found.code)
 
 
-@pytest.mark.parametrize(("level", "code"), [(1.2, "CONTROL"), (0.8, "HARM")])
-def test_a_control_says_a_harm_and_no_gain(catalog: Catalog, level: float, code: str) -> None:
+@pytest.mark.parametrize(
+    ("feature", "level", "code"), [("none", 1.2, "CONTROL"), ("none", 0.8, "HARM"), ("lab_step_delay", 0.8, "HARM")]
+)
+def test_a_control_says_a_harm_and_no_gain(catalog: Catalog, feature: str, level: float, code: str) -> None:
     noise = np.random.default_rng(1).normal(0, 0.004, (2, 6))
-    rules = rules_for(catalog.features["lab_step_delay"], 6, "seed")
+    rules = rules_for(catalog.features[feature], 6, "seed")
     found = judged(rules, level * np.exp(noise[0]), np.exp(noise[1]))
     assert found.code == code
     assert found.verdict == ("REJECT" if code == "HARM" else "INCONCLUSIVE")
