@@ -54,6 +54,7 @@ class EngineConfig:
     draft_tau: float
     block_verify: bool
     verify_cap: VerifyCap
+    step_delay_pct: int
     pair_links: tuple[PairLink, ...]
     source: Path
     packed_dir: Path
@@ -252,6 +253,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> EngineConfig:
         api_key_file=options.api_key_file,
         draft_tau=float(environ.get("DSV41_DRAFT_TAU", "1")),
         block_verify=environ.get("DSV41_BLOCK_VERIFY") == "1",
+        step_delay_pct=int(environ.get("DSV41_LAB_STEP_DELAY_PCT", "0")),
         verify_cap=parse_cap(environ.get("DSV41_VERIFY_CAP", "0"), block_size),
         pair_links=_pair_links(options.pair_link, options.node_rank, world),
         source=Path(environ.get("DSV41_SOURCE", str(options.model_path))),

@@ -64,6 +64,8 @@ RULES: dict[str, Rule] = {
     "DSV41_VERIFY_CAP": _implemented(r"0|off|[1-5]|conf:[0-9.]+(,[0-9.]+)*|", "0, off, 1..5, conf:T or conf:a,b,c,d"),
     "DSV41_FOLDED_FENCE": _OFF,
     "DSV41_AUTOTUNE_KEEP": _implemented(r"[01]", "0 or 1"),
+    # Of the lab alone: a known harm, with which the measurement is tried
+    "DSV41_LAB_STEP_DELAY_PCT": _implemented(r"[0-9]|[1-9][0-9]|1[0-9]{2}|200", "0..200, in per cent; 0 is off"),
     "DSPARK_SPS_TABLE": _inert("/state/dspark_sps.json"),
     "DSPARK_STS_TABLE": _inert("/state/dspark_sts.json"),
     "DSPARK_ALIGN_VERIFY_TO_TIER": _OFF,
@@ -121,6 +123,7 @@ VOLATILE = frozenset(
         "BLOCK_VERIFY",
         "FOLDED_FENCE",
         "AUTOTUNE_KEEP",
+        "LAB_STEP_DELAY_PCT",
         "DRAFT_HEAD_FP8",
         "ENGRAM_PREFETCH",
         "ENGRAM_PREFETCH_CHECK",

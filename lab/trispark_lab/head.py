@@ -22,7 +22,7 @@ from .metrics import Metric
 from .rank import Rank, start_rank
 from .requests import Request
 from .sampling import GREEDY, Sampling
-from .scheduler import Limits, Scheduler, Speculation
+from .scheduler import Limits, Scheduler, Speculation, StepDelay
 from .steps import StepRunner
 
 STOP_DEADLINE_S = 8.0
@@ -50,6 +50,11 @@ def limits_of(engine: EngineConfig, config: ModelConfig) -> Limits:
 def speculation_of(engine: EngineConfig) -> Speculation:
     """The switches of drafting and verification by the environment."""
     return Speculation(engine.draft_tau, engine.block_verify, engine.verify_cap)
+
+
+def delay_of(engine: EngineConfig) -> StepDelay:
+    """The planted slow-down; none at 0 per cent."""
+    return StepDelay(engine.step_delay_pct / 100)
 
 
 class Head:
@@ -140,6 +145,7 @@ class Head:
             self._log.rank_line,
             speculation_of(self._engine),
             copy_head,
+            delay_of(self._engine),
         )
         rank.stats.add(SampledLines(scheduler.totals, self._engine.draft_tau, self._engine.block_verify))
         loaded = time.perf_counter()

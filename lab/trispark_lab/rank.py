@@ -45,6 +45,8 @@ def speculation_lines(engine: EngineConfig) -> list[str]:
             lines.append(f"[verify_cap] in-place remap captured into the verify graph for M={rows * count}")
     if engine.verify_cap.by_confidence:
         lines.append("[verify_cap] draft confidence head built: True")
+    if engine.step_delay_pct:
+        lines.append(f"[lab_step_delay] armed: a decode step waits {engine.step_delay_pct} % of its time more")
     return lines
 
 

@@ -91,6 +91,17 @@ class Speculation:
 
 
 @dataclass(frozen=True)
+class StepDelay:
+    """A planted harm: after each decode step rank 0, and so every rank, waits `share` of the step's own time.
+
+    A share, not a time, so that it slows a fast and a slow host alike.
+    """
+
+    share: float = 0.0
+    wait: Callable[[float], None] = time.sleep
+
+
+@dataclass(frozen=True)
 class _Block:
     """A request's part of a decode step. `live` drafts are really verified; `uniforms`: one for each live draft and
     one for the token after them; `proposal` and `uniforms` are None for a greedy request."""
@@ -115,6 +126,7 @@ class Scheduler:
         log: Callable[[str], None],
         speculation: Speculation | None = None,
         copy_head: CopyHead | None = None,
+        delay: StepDelay | None = None,
     ) -> None:
         self.limits = limits
         self.speculation = speculation if speculation is not None else Speculation()
@@ -128,6 +140,8 @@ class Scheduler:
         self._running: dict[Request, Context] = {}
         self._stopping = False
         self._confidence_seen = False
+        self._delay = delay if delay is not None else StepDelay()
+        self._delay_seen = False
         self.line = DecodeLine(limits.block_size, self.speculation.cap.armed)
 
     def submit(self, request: Request) -> None:
@@ -217,8 +231,18 @@ class Scheduler:
             self._finish_blocks(blocks, logits)
         if chunks:
             self._finish_chunks(chunks, logits[len(blocks) * rows :], len(blocks), begin)
+        if blocks:
+            self._hold_up(time.perf_counter() - begin)
         self.totals.step_wall_s += time.perf_counter() - begin
         return True
+
+    def _hold_up(self, step_s: float) -> None:
+        if not self._delay.share:
+            return
+        self._delay.wait(step_s * self._delay.share)
+        if not self._delay_seen:
+            self._delay_seen = True
+            self._log("[lab_step_delay] a decode step was held up")
 
     def _admit(self) -> None:
         self._running = {request: context for request, context in self._running.items() if not request.cancelled}

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 from trispark.boot_plan import owned_rows, table_rows
 from trispark.controller_action import ControllerAction, failure
 from trispark.errors import TrisparkError
-from trispark.gates import GateResult, evaluate, evaluate_after_load, failed
+from trispark.gate_result import GateResult
+from trispark.gates import evaluate, evaluate_after_load, failed
 from trispark.resolve import restore
 
 
@@ -22,6 +23,7 @@ class ActionModule(ControllerAction):
         "shards": {"type": "dict", "required": True},
         "canary": {"type": "dict", "default": {}},
         "batch": {"type": "dict", "default": {}},
+        "quality": {"type": "dict", "default": {}},
     }
 
     def work(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -46,6 +48,7 @@ def judge(given: dict[str, Any]) -> list[GateResult]:
         return evaluate_after_load(resolution, given["observations"], given["before"], rows)
     wanted = given["plan"]["batch"]["requests"]
     batch = (given["batch"].get("answers") or []) if wanted else None
+    quality = (given["quality"].get("answers") or []) if given["plan"]["quality"]["requests"] else None
     canary = given["canary"] or None
     owned = owned_rows(given["shards"])
-    return evaluate(resolution, given["observations"], canary, rows, given["before"], batch, owned)
+    return evaluate(resolution, given["observations"], canary, rows, given["before"], batch, owned, quality)

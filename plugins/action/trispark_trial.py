@@ -23,6 +23,7 @@ class ActionModule(ControllerAction):
         "resume": {"type": "str", "default": ""},
         "trial": {"type": "str", "default": ""},
         "plan": {"type": "str", "default": ""},
+        "boots": {"type": "str", "default": ""},
         "deadline": {"type": "str", "default": ""},
         "drain_deadline_s": {"type": "str", "default": ""},
         "variables": {"type": "list", "elements": "str", "default": []},
@@ -39,6 +40,7 @@ class ActionModule(ControllerAction):
             resume=given["resume"],
             trial=given["trial"],
             agreed=given["plan"],
+            boots=given["boots"],
             deadline=given["deadline"],
             drain=given["drain_deadline_s"],
             misplaced=given["variables"],
@@ -52,6 +54,7 @@ class ActionModule(ControllerAction):
             "resumed": begin.resumed,
             "refused": begin.refused,
             "boots": begin.boots,
+            "boots_an_arm": given["boots"],
             "deadline": "" if begin.deadline is None else begin.deadline.isoformat(),
             "drain_s": begin.drain_s,
         }

@@ -56,6 +56,7 @@ class ActionModule(ActionBase):
                     statuses=given["statuses"],
                     deadline=datetime.fromisoformat(deadline) if deadline else None,
                     arguments=child_arguments(context.CLIARGS),
+                    boots=str(walk["boots_an_arm"]),
                     check=bool(self._task.check_mode),
                 ),
                 lambda line: display.display(f"{WALK_PREFIX}{line}"),

@@ -40,6 +40,10 @@ options:
     description: Answer of the agent's verb C(request-batch) for the warm-up batch, where the plan has one.
     type: dict
     default: {}
+  quality:
+    description: Answer of the agent's verb C(request-batch) for the short quality set, where the plan has one.
+    type: dict
+    default: {}
 attributes:
   check_mode:
     support: full

@@ -43,6 +43,10 @@ options:
     description: Ids of the plans that were agreed on, with commas between them; others are refused. Empty for any.
     type: str
     default: ""
+  boots:
+    description: Counted boots an arm of a new trial; empty for as many as the site says. A resumed trial keeps its own.
+    type: str
+    default: ""
   deadline:
     description: No boot begins that cannot end before; ISO 8601, local time of the site where it says no zone.
     type: str
@@ -82,6 +86,7 @@ walk:
   description:
     - Id of the trial, feature and value, and whether it was begun before.
     - C(refused) says why it cannot go on; C(boots) whether a boot of it may begin, for which the nodes are prepared.
+    - C(boots_an_arm) is what O(boots) was.
     - C(deadline) is in UTC, C(drain_s) is 0 where no drain is wanted or needed.
   type: dict
   returned: success

@@ -65,6 +65,20 @@ def _checks(output: Mapping[str, Any], probe_interval_s: float | None) -> list[W
     return checks
 
 
+def window_metrics(checks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """{`c1-prose.step_s`: seconds, `c1-prose.accept_length`: committed tokens a step} of recorded WindowChecks.
+
+    Of windows that count and whose steps the server told; another one has no such metric.
+    """
+    found: dict[str, float] = {}
+    for check in checks:
+        for name, field in (("step_s", "step_s"), ("accept_length", "tokens_per_step")):
+            value = check.get(field)
+            if check.get("problem") is None and value is not None and math.isfinite(value) and value > 0:
+                found[f"{check['tag']}.{name}"] = float(value)
+    return dict(sorted(found.items()))
+
+
 class _Window:
     def __init__(
         self,

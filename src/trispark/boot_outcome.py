@@ -14,7 +14,7 @@ from trispark.bench_windows import WindowCheck, check_windows
 from trispark.benchstats import BenchSummary, summarize
 from trispark.canonical import canonical_json
 from trispark.errors import TrisparkError
-from trispark.gates import GateResult
+from trispark.gate_result import GateResult
 from trispark.project import ProjectState
 from trispark.records import build_boot_record
 from trispark.resolve import restore

@@ -8,7 +8,7 @@ A plan is made from the catalog (`plan_arm`) or from what the nodes hold (`plan_
     nodes {name: {rank, spec, files, awaited}}; awaited are patterns that this rank's log must come to show
     patterns (of all log lines that are judged)
     serving (whether all ranks run a healthy boot of it already)
-    layers (with an Engram table), worker_ranks, canary {request}, batch {requests}
+    layers (with an Engram table), worker_ranks, canary {request}, batch {requests}, quality {requests} (short set)
     bench {rank, image, input of the load client}, None when nothing is measured
 """
 
@@ -31,6 +31,7 @@ from trispark.gates import canary_request, judged_patterns
 from trispark.plan import plan_budget, unsafe
 from trispark.preflight import refuse_damage, require_nodes
 from trispark.promoted import on_nodes, settings_of
+from trispark.quality.short import short_requests
 from trispark.resolve import Resolution, compare, resolve, resolve_arms, restore
 from trispark.site import Site, load_site
 from trispark.warmup import batch_requests
@@ -326,6 +327,7 @@ def _plan(resolution: Resolution, purpose: str, statuses: Answers, moment: Momen
         "worker_ranks": [rank for rank in resolution.nodes if rank != 0],
         "canary": {"request": canary_request(resolution)},
         "batch": {"requests": batch_requests(resolution.resolved)},
+        "quality": {"requests": short_requests(resolution.resolved)},
     }
 
 

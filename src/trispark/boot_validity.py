@@ -17,7 +17,7 @@ KV_PAGE: Final = 256
 """Tokens: engines hold whole pages, so a pool may be this much below its pin."""
 NEEDED: Final = ("gates", "requests", "kv_pin")
 """Without these a gain is not believed."""
-UNPROBED: Final = ("foreign_traffic", "clocks", "power", "temperature", "network_errors", "memory_guard", "quality")
+UNPROBED: Final = ("foreign_traffic", "clocks", "power", "temperature", "network_errors", "memory_guard")
 """What a boot of this version has no probe for."""
 
 
@@ -37,6 +37,7 @@ def check_boot(record: Record) -> tuple[Check, ...]:
         _requests(record),
         _kv_pin(record),
         _acceptance(record),
+        _quality(record),
         *(Check(rule, "not checked", "no probe") for rule in UNPROBED),
     )
 
@@ -92,3 +93,12 @@ def _acceptance(record: Record) -> Check:
         return Check("acceptance", "not checked", "no band is declared for this engine")
     bad = [gate for gate in found if not gate["ok"]]
     return Check("acceptance", "failed" if bad else "passed", str((bad or found)[0]["observed"]))
+
+
+def _quality(record: Record) -> Check:
+    found = [gate for gate in record["gates"] if str(gate["check_id"]).startswith("quality.")]
+    if not found:
+        return Check("quality", "not checked", "nothing was asked")
+    bad = [gate for gate in found if not gate["ok"]]
+    observed = f"{bad[0]['check_id']}: {bad[0]['observed']}" if bad else f"{len(found)} answers judged"
+    return Check("quality", "failed" if bad else "passed", observed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,6 +36,7 @@ from trispark.catalog_model import (
 )
 from trispark.errors import TrisparkError
 from trispark.plainyaml import Model, Strict, check_model, read_yaml
+from trispark.quality.model import EngineQuality, QualityFile
 
 __all__ = [
     "DIRECTORY",
@@ -236,6 +237,7 @@ class Catalog:
     evidence: Mapping[str, Evidence]
     exclusions: Mapping[str, Exclusion]
     engines: Mapping[str, Engine]
+    quality: Mapping[str, EngineQuality] = field(default_factory=dict)
 
     def features_of(self, stage: str) -> tuple[str, ...]:
         """Ids of the features of a stage (`c` or `stage_c`), in the order of features.yml."""
@@ -265,7 +267,7 @@ class Catalog:
         letter = self.stage_letter(stage)
         names = self.features_of(letter)
         can = [name for name in names if self.features[name].available and self.features[name].tried]
-        can = [name for name in can if not self.features[name].only_in]
+        can = [name for name in can if not self.features[name].only_in and not self.features[name].control]
         can = [name for name in can if engine is None or self.features[name].refusal_on(engine) is None]
         has = ", ".join(can) if can else "no feature in this version"
         near = difflib.get_close_matches(feature or "", can, n=1) or can if feature else can
@@ -582,6 +584,7 @@ def load_catalog(root: Path) -> Catalog:
         read(EvidenceFile, "evidence.yml"),
         read(ExclusionsFile, "exclusions.yml"),
         read(EnginesFile, "engines.yml"),
+        read(QualityFile, "quality.yml"),
     )
 
 
@@ -593,6 +596,7 @@ def assemble(
     evidence_file: EvidenceFile,
     exclusions_file: ExclusionsFile,
     engines_file: EnginesFile,
+    quality_file: QualityFile,
 ) -> Catalog:
     """The files as one catalog, with every reference between them checked."""
     fixed_flags = {flag for engine in engines_file.engines.values() for flag in engine.fixed_flags}
@@ -606,6 +610,7 @@ def assemble(
         evidence_file.evidence,
         exclusions_file.exclusions,
         engines_file.engines,
+        quality_file.engines,
     )
     catalog_check.check_references(catalog)
     catalog.refuse_excluded(baseline, f"{DIRECTORY}/baseline.yml")

@@ -86,6 +86,11 @@ def check_references(catalog: Catalog) -> None:
             raise _reference(f"{ALLOWLIST} {variable.name}", f"the engine {unnamed[0]} is not named", unnamed[0])
     for name, described in catalog.engines.items():
         _check_engine(catalog, name, described)
+        if name not in catalog.quality:
+            raise _reference(f"{DIRECTORY}/quality.yml", f"it has no questions for the engine {name}", name)
+    for name in catalog.quality:
+        if name not in catalog.engines:
+            raise _reference(f"{DIRECTORY}/quality.yml", f"it names the engine {name}, which does not exist", name)
     missing = [stage for stage in STAGES if stage not in catalog.stages]
     if missing:
         raise _reference(f"{DIRECTORY}/stages.yml", f"the stage {missing[0]} is missing", missing[0])
@@ -201,7 +206,12 @@ def _check_group(catalog: Catalog, name: str, feature: Feature, where: str) -> N
 
 
 def _check_provable(catalog: Catalog, feature: Feature, engines: frozenset[str], where: str) -> None:
-    """On each engine that can run it a line proves that it acts; a switch without effect would look like a result."""
+    """On each engine that can run it a line proves that it acts; a switch without effect would look like a result.
+
+    An A/A control switches nothing.
+    """
+    if feature.same_arms:
+        return
     for engine in sorted(engines):
         if feature.refusal_on(engine) is not None:
             continue

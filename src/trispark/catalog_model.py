@@ -15,7 +15,9 @@ from trispark.plainyaml import Strict
 DIRECTORY: Final = "experiments"
 STAGES: Final = ("a", "b", "c", "d", "e", "f", "g")
 METRIC: Final = re.compile(r"c[0-9]+(-[a-z0-9_]+)?\.(decode_tps|agg_tps|ttft_s|itl_p95_s|per_stream_decode_tps)")
-MEASURED: Final = re.compile(rf"{METRIC.pattern}|c[0-9]+(-[a-z0-9_]+)?\.engram_wait_us_per_lookup")
+MEASURED: Final = re.compile(
+    rf"{METRIC.pattern}|c[0-9]+(-[a-z0-9_]+)?\.(engram_wait_us_per_lookup|step_s|accept_length)"
+)
 SETTING: Final = re.compile(r"<(?P<name>[A-Z][A-Z0-9_]+)(?:\+(?P<add>[0-9]+))?>")
 Id = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Raw = int | float | str | bool
@@ -158,6 +160,7 @@ class Kind(StrEnum):
     BUNDLE = "bundle"
     BASELINE = "baseline"
     REFUSED = "refused"
+    CONTROL = "control"
 
 
 class Feature(Strict):
@@ -198,6 +201,16 @@ class Feature(Strict):
         """Whether it is something that a trial could change, at all."""
         return self.kind not in (Kind.BASELINE, Kind.REFUSED)
 
+    @property
+    def control(self) -> bool:
+        """Whether it tries the measurement instead of the engine; never KEEP, and never asked of a stage."""
+        return self.kind is Kind.CONTROL
+
+    @property
+    def same_arms(self) -> bool:
+        """Whether both arms are declared to be one configuration (A/A)."""
+        return self.control and not self.sets and self.sweep is None
+
     @model_validator(mode="after")
     def _complete(self) -> Feature:
         problems = [
@@ -208,7 +221,8 @@ class Feature(Strict):
             (bool(self.unavailable_on) and not self.available, "unavailable_on belongs to available: true"),
             (self.kind is Kind.REFUSED and self.available, "what is refused is available: false, with the reason"),
             (self.kind is Kind.REFUSED and bool(self.sets), "what is refused sets nothing"),
-            ((self.kind is Kind.SWEEP) != (self.sweep is not None), "a sweep belongs to kind: sweep, and only there"),
+            (self.kind is Kind.SWEEP and self.sweep is None, "a sweep belongs to kind: sweep"),
+            (self.sweep is not None and self.kind not in (Kind.SWEEP, Kind.CONTROL), "a sweep belongs to kind: sweep"),
             ((self.kind is Kind.BUNDLE) != bool(self.members), "members belong to kind: bundle, and only there"),
             (self.kind in (Kind.CHANGE, Kind.BUNDLE) and self.available and not self.sets, "the feature sets nothing"),
             (self.kind is Kind.BASELINE and bool(self.sets), "what is part of the baseline sets nothing"),

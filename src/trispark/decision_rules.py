@@ -97,7 +97,8 @@ class Guard(Watched):
 
 
 class DecisionRules(Strict):
-    """All of it. `boots`: counted boots an arm; `order`: of the arms, a block each (A baseline, B candidate)."""
+    """All of it. `boots`: counted boots an arm; `order`: of the arms, a block each (A baseline, B candidate);
+    `control`: whether the measurement is tried, so that there is nothing to keep."""
 
     version: Literal[1] = 1
     unit: Literal["boot"] = "boot"
@@ -116,6 +117,7 @@ class DecisionRules(Strict):
     primaries: tuple[Primary, ...] = Field(min_length=1)
     guards: tuple[Guard, ...] = ()
     mechanism: tuple[Movement, ...] = ()
+    control: bool = False
 
     @model_validator(mode="after")
     def _fits(self) -> DecisionRules:
@@ -199,6 +201,7 @@ def rules_for(entry: Feature, boots: int, seed: str, noise: Noise | None = None)
             for metric in entry.guards
         ),
         mechanism=entry.moves,
+        control=entry.control,
     )
 
 

@@ -10,10 +10,11 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from trispark.allowlist import CONTROLLED_PREFIXES
+from trispark.gate_result import GateResult
 from trispark.logparse import (
     READ,
     attach_lines,
@@ -23,6 +24,9 @@ from trispark.logparse import (
     stats_lines,
     total_lookups,
 )
+from trispark.quality.judges import accepted
+from trispark.quality.model import ACCEPT_FLOOR
+from trispark.quality.short import short_results
 from trispark.resolve import Resolution
 from trispark.warmup import batch_problems
 from trispark_node.spec import CACHE_TOKEN, GENERATION_TOKEN, PORT_TOKEN, STATE_TOKEN
@@ -33,28 +37,6 @@ LABELS: Final = ("trispark.generation", "trispark.boot", "trispark.epoch", "tris
 
 READ_LOG: Final = "read the kept log of that rank"
 RESTAGE: Final = "stage the generation again on that node and boot"
-
-
-@dataclass(frozen=True)
-class GateResult:
-    """One judged check. `rank` is None for a check of the whole fleet."""
-
-    check_id: str
-    rank: int | None
-    ok: bool
-    expected: str
-    observed: str
-    remedy: str = ""
-
-    def line(self) -> str:
-        """`check_id, rank r: expected ...; observed ...; do: ...`."""
-        place = "" if self.rank is None else f" on rank {self.rank}"
-        text = f"{self.check_id}{place}: expected {self.expected}; observed {self.observed}"
-        return text if self.ok or not self.remedy else f"{text}; do: {self.remedy}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON form."""
-        return asdict(self)
 
 
 def canary_request(resolution: Resolution) -> dict[str, Any]:
@@ -97,6 +79,7 @@ def evaluate(
     lookups_before: Mapping[str, Mapping[str, int]] | None = None,
     batch: Sequence[Mapping[str, Any]] | None = None,
     owned: OwnedRows | None = None,
+    quality: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[GateResult]:
     """All checks on all ranks.
 
@@ -106,6 +89,7 @@ def evaluate(
     lookups_before  {node: {"layer": lookups before the canary}}; without it reads only have to exist
     batch           answers to trispark.warmup.batch_requests; None judges no batch
     owned           rows of each rank by its verified shards; without it [N*r//T, N*(r+1)//T) of each layer
+    quality         answers to trispark.quality.short.short_requests; None judges none
     """
     gates = _Gates(resolution, observations, canary, engram_rows, lookups_before, owned)
     results: list[GateResult] = []
@@ -129,6 +113,8 @@ def evaluate(
         results += check()
     if batch is not None:
         results += gates.warmup_batch(batch)
+    if quality is not None:
+        results += short_results(resolution.resolved, quality)
     return results
 
 
@@ -329,22 +315,25 @@ class _Gates:
         return self._each("identity.container", judge, READ_LOG)
 
     def accept_length(self, earlier: Mapping[str, Mapping[str, Any] | None]) -> list[GateResult]:
-        """The mean accept length of the decode lines since the gates before lies in the bands of the configuration; the
-        head prints them. Without a band nothing is judged."""
+        """The mean accept length of the decode lines since the gates before is above the hard floor and in the bands of
+        the configuration; the head prints them. A load that is too short for a line is judged where there is a band."""
         bands = self.resolution.resolved["gates"].get("accept_bands", [])
         before = decode_lines(str((earlier.get(self.nodes[0]) or {}).get("log") or ""))
 
         def judge(_rank: int, seen: Mapping[str, Any]) -> tuple[bool, str, str]:
             lengths = [line.accept_length for line in decode_lines(str(seen.get("log") or ""))][len(before) :]
-            expected = " and ".join(f"{low:g} to {high:g}" for low, high in bands) + " tokens a step"
+            limits = [f"at least {ACCEPT_FLOOR}", *(f"{low:g} to {high:g}" for low, high in bands)]
+            expected = " and ".join(limits) + " tokens a step"
             if not lengths:
                 return False, expected, "no decode line since the measurement began"
             mean = statistics.fmean(lengths)
-            ok = all(low <= mean <= high for low, high in bands)
-            return ok, expected, f"{mean:.2f}, the mean of {len(lengths)} decode lines"
+            return accepted(mean, bands), expected, f"{mean:.2f}, the mean of {len(lengths)} decode lines"
 
         remedy = "compare draft weights and speculative settings with the baseline's, read the head's kept log"
-        return [result for result in self._each("accept_length", judge, remedy) if bands and result.rank == 0]
+        lines = decode_lines(str((self.observed.get(0) or {}).get("log") or ""))
+        if not bands and len(lines) == len(before):
+            return []
+        return [result for result in self._each("accept_length", judge, remedy) if result.rank == 0]
 
     def engram_packed(self) -> list[GateResult]:
         """Every layer is served from its packed file, by the attach lines and by the counter lines."""

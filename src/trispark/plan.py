@@ -259,6 +259,10 @@ class _Maker:
         }
         return {**plan, "id": plan_id(plan)}
 
+    @property
+    def _same_arms(self) -> bool:
+        return self.entry is not None and self.entry.same_arms
+
     def _refuse(self, error: TrisparkError) -> None:
         if error.as_dict() not in [known.as_dict() for known in self.refusals]:
             self.refusals.append(error)
@@ -290,7 +294,7 @@ class _Maker:
         sets = {} if choice is None else choice.sets
         while True:
             try:
-                if choice is None or not sets:
+                if choice is None or not (sets or self._same_arms):
                     alone = resolve(ground.site, catalog, None, self.overrides, ground.root, promoted=ground.promoted)
                     return _Arm.of(alone), None
                 value = None if choice.value is None else format_value(choice.value)
@@ -325,7 +329,7 @@ class _Maker:
             variable = catalog.allowlist.get(name)
             if variable is not None:
                 settings[name] = variable.parse(text, f"{_OVERRIDE}{name}")
-        if self.choice is None or not self.choice.sets:
+        if self.choice is None or not (self.choice.sets or self._same_arms):
             return _Arm(None, settings), None
         self.base = tuple(
             name for name in catalog.required_by(self.choice.feature) if not catalog.is_active(name, settings)
@@ -511,7 +515,10 @@ class _Maker:
             notes.append("the site names no memory model (site_memory_model): no memory budget was judged")
         if entry is None or choice is None:
             return notes
-        if not choice.sets:
+        if entry.control:
+            arms = "A/A, both arms are the baseline" if entry.same_arms else "a harm is planted in the candidate"
+            notes.append(f"{choice.label} is a control of the measurement, never KEEP: {arms}")
+        elif not choice.sets:
             notes.append(f"{choice.feature} sets nothing: there is no candidate")
         if entry.members:
             notes.append(f"a bundle of {', '.join(entry.members)}: tried and rolled back as one")
@@ -527,6 +534,12 @@ class _Maker:
             notes.append(f"{self.count} boots an arm decide nothing: the trial ends INCONCLUSIVE (site_trial_boots)")
         if entry.shifts_cost_balance:
             notes.append("a promotion of it makes the verdicts of earlier sweeps stale")
+        tags = {cell["cell"] for cell in cells}
+        notes += [
+            f"mechanism metric {each.metric} is not among what site_bench measures, so the trial is never KEEP"
+            for each in entry.moves
+            if each.metric.partition(".")[0] not in tags
+        ]
         measured = {metric for cell in cells for metric in cell["metrics"]}
         notes += [
             f"{kind} metric {metric} is not among what site_bench measures"

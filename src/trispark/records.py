@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from trispark.allowlist import Allowlist
     from trispark.benchstats import BenchSummary
-    from trispark.gates import GateResult
+    from trispark.gate_result import GateResult
     from trispark.project import ProjectState
     from trispark.record_model import BootRecord, TrialRecord
     from trispark.resolve import Difference, Resolution

@@ -3,9 +3,9 @@
 resolved (JSON, hashed to the generation id; no boot id, epoch, time or feature name in it):
     schema_version 1, site, engine, image, settings {NAME: typed value}, adapters {path: sha256},
     launch {container options, rendezvous ports, health URL, what to observe},
-    gates {layers with an Engram table, canary request and answer, bands of the accept length, evidence rules}: what a
-    boot of it must show, kept
-    with it so that a rollback is judged by the same rules without the controller's catalog,
+    gates {layers with an Engram table, canary request and answer, short quality set, bands of the accept length,
+    evidence rules}: what a boot of it must show, kept with it so that a rollback is judged by the same rules without
+    the controller's catalog,
     ranks [{rank, node, env {str: str}, command [str], mounts [{source, target, read_only}]}]
 The spec of a node is a pure function of `resolved`, so equal ids mean equal specs.
 """
@@ -274,9 +274,21 @@ def compare(first: Resolution, second: Resolution) -> Difference:
 
 
 def check_one_change(baseline: Resolution, candidate: Resolution, catalog: Catalog, choice: Choice) -> Difference:
-    """Raises TS-PLAN-ONECHANGE unless the two differ in exactly what the choice sets; returns the difference."""
+    """Raises TS-PLAN-ONECHANGE unless the two differ in exactly what the choice sets; returns the difference.
+
+    Only what the catalog declares as an A/A control may set nothing; its arms must then be one configuration.
+    """
     difference = compare(baseline, candidate)
     sets = choice.sets
+    if not sets and not catalog.features[choice.feature].same_arms:
+        raise TrisparkError(
+            "TS-PLAN-ONECHANGE",
+            f"the candidate of {choice.label} is not one change: it sets nothing",
+            where=f"{baseline.id} and {candidate.id}",
+            expected="a setting that it changes, or an entry that is declared as an A/A control",
+            observed="nothing",
+            remedy="plan a feature that sets something, or -e feature=none for an A/A trial",
+        )
     engine = catalog.engines[str(baseline.resolved["engine"])]
     allowed = {f"{name} of rank {rank}" for name in _delivery_names(catalog, engine, sets) for rank in baseline.nodes}
     surplus = sorted(set(difference.settings) - set(sets)) + [name for name in difference.other if name not in allowed]
@@ -293,7 +305,7 @@ def check_one_change(baseline: Resolution, candidate: Resolution, catalog: Catal
             "TS-PLAN-ONECHANGE",
             f"the candidate of {choice.label} is not one change: {what}",
             where=f"{baseline.id} and {candidate.id}",
-            expected=", ".join(f"{name}={format_value(value)}" for name, value in sorted(sets.items()))
+            expected=(", ".join(f"{name}={format_value(value)}" for name, value in sorted(sets.items())) or "no change")
             + " and nothing else",
             observed=observed,
             remedy="plan both arms from the same site, image, adapters and overrides",
@@ -589,6 +601,10 @@ def _gates(site: Site, catalog: Catalog, settings: Mapping[str, Value]) -> dict[
             "body": smoke.body,
         },
         "batch": engine.batch_check.model_dump(mode="json"),
+        "quality": {
+            "set": catalog.quality[site.engine].short_set(),
+            "repeat": catalog.quality[site.engine].short.workload in site.quality_repeats,
+        },
         "accept_bands": [list(band) for band in catalog.accept_bands(settings, site.engine)],
         "evidence": [{**asdict(rule), "ranks": list(rule.ranks)} for rule in ordered],
     }

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from trispark.allowlist import AllowlistFile
 from trispark.catalog import BaselineFile, EnginesFile, EvidenceFile, ExclusionsFile, FeaturesFile, StagesFile
 from trispark.memory_model import MemoryFile
+from trispark.quality.model import QualityFile
 from trispark.record_model import Record
 from trispark.review_map import ReviewMapFile
 from trispark.shard_manifest import ShardManifest
@@ -26,6 +27,7 @@ SCHEMAS: Final[dict[str, tuple[type[BaseModel], str]]] = {
     "evidence": (EvidenceFile, "experiments/evidence.yml"),
     "exclusions": (ExclusionsFile, "experiments/exclusions.yml"),
     "engines": (EnginesFile, "experiments/engines.yml"),
+    "quality": (QualityFile, "experiments/quality.yml"),
     "memory": (MemoryFile, "experiments/memory.yml"),
     "shard_manifest": (ShardManifest, "<shard>.manifest.json beside a packed shard"),
     "review_map": (ReviewMapFile, "experiments/review_map.yml"),

@@ -237,6 +237,8 @@ class Site(BaseModel):
     """How long a boot with its measurement takes here, in minutes; for planning alone."""
     trial_boots: Literal[1, 2, 4, 6] = 6
     """Counted boots an arm of a trial; one and two are for trying out, they decide nothing."""
+    quality_repeats: tuple[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], ...] = ()
+    """Workloads of experiments/quality.yml whose greedy answers must be the same text each time."""
     unattended_window: SiteWindow | None = None
     """When a campaign may take the site out of service, and by when it serves again."""
     extra_container_env: dict[str, int | float | str | bool] = Field(default_factory=dict)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trispark.catalog import Catalog
-from trispark.catalog_model import Criterion, Kind
+from trispark.catalog_model import Criterion
 
 Record = Mapping[str, Any]
 
@@ -72,7 +72,7 @@ def _verdicts(when: str, criterion: Criterion, catalog: Catalog, stage: str, rec
     names = criterion.features or tuple(
         name
         for name in catalog.features_of(stage)
-        if catalog.features[name].available and catalog.features[name].kind not in (Kind.BASELINE, Kind.REFUSED)
+        if catalog.features[name].available and catalog.features[name].tried and not catalog.features[name].control
     )
     verdicts: dict[str, str] = {}
     for record in records:

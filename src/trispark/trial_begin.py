@@ -99,7 +99,7 @@ def begin_trial(asked: TrialAsked, now: datetime, new_id: str) -> TrialBegin:
             lines=_lines(ground, plan, records),
         )
     kept = kept_walk(asked.root, asked.site, walk)
-    require_feature(kept, asked.stage, asked.feature, asked.value, asked.agreed)
+    require_feature(kept, asked.stage, asked.feature, asked.value, asked.agreed, read_boots(asked.boots))
     history = Journal(walks_directory(asked.root, asked.site) / walk).read()
     refused = ""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trispark.bench_windows import window_metrics
 from trispark.benchstats import summarize
 from trispark.boot_validity import check_boot, failed_gates
 from trispark.canonical import canonical_sha256
@@ -24,12 +25,17 @@ def boot_metrics(record: Record) -> BootMetrics:
     return BootMetrics(
         boot_id=str(record["boot_id"]),
         valid=valid,
-        metrics=summarize(bench).measured() if bench and valid else {},
+        metrics=measured_of(bench) if bench and valid else {},
         protocol=None if given is None else canonical_sha256(given),
         corpus=canonical_sha256(bench["input"]["workloads"]) if bench else None,
         checks=check_boot(record),
         failed_gates=failed_gates(record),
     )
+
+
+def measured_of(bench: Mapping[str, Any]) -> dict[str, float]:
+    """All metrics of a recorded measurement: rates and times of the streams, waits, and the steps of its windows."""
+    return {**summarize(bench).measured(), **window_metrics(bench.get("checks") or ())}
 
 
 def rules_of(trial: TrialOfWalk) -> DecisionRules | None:

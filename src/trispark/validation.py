@@ -34,6 +34,7 @@ from trispark.catalog_check import UNPROVEN, judge_baseline
 from trispark.errors import TrisparkError
 from trispark.plainyaml import judge_model, read_yaml
 from trispark.plan import Ground, judge_excluded
+from trispark.quality.model import QualityFile
 from trispark.resolve import resolve, settings_problems
 from trispark.site_check import check_site
 
@@ -45,6 +46,7 @@ FILES: Final[dict[str, type[BaseModel]]] = {
     "evidence.yml": EvidenceFile,
     "exclusions.yml": ExclusionsFile,
     "engines.yml": EnginesFile,
+    "quality.yml": QualityFile,
 }
 """In the order in which `assemble` takes them."""
 ENTRIES: Final = {
@@ -313,7 +315,7 @@ def _together(ground: Ground) -> Iterator[TrisparkError]:
             candidate = {**common, **choice.sets}
             found = [*settings_problems(site, catalog, choice, base, candidate, adapters)]
             found += judge_excluded(catalog, candidate, choice, ground.promoted)[0]
-            if candidate == common and not ground.promoted:
+            if candidate == common and not ground.promoted and not entry.same_arms:
                 found.append(
                     TrisparkError(
                         "TS-PLAN-ONECHANGE",

@@ -103,6 +103,11 @@ def decide(
     if found.verdict == KEEP and missing:
         reason = f"not checked: {', '.join(missing)}; without it a gain is not believed ({found.reason})"
         found = replace(found, verdict=INCONCLUSIVE, code="NOT-CHECKED", reason=reason)
+    if found.verdict == KEEP and rules is not None and rules.control:
+        reason = (
+            f"a control of the measurement has nothing to keep; that it looks like a gain is chance ({found.reason})"
+        )
+        found = replace(found, verdict=INCONCLUSIVE, code="CONTROL", reason=reason)
     return replace(found, differences=differences, unchecked=not_checked)
 
 

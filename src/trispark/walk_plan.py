@@ -259,7 +259,9 @@ def plan_changed(where: str, expected: str, observed: str) -> TrisparkError:
     )
 
 
-def require_feature(kept: WalkPlan, stage: str, feature: str, value: str, agreed: str = "") -> None:
+def require_feature(
+    kept: WalkPlan, stage: str, feature: str, value: str, agreed: str = "", boots: int | None = None
+) -> None:
     """Raises TS-WALK-OTHER when a begun trial is not of what was asked for; what is empty was not asked for."""
     plans = ", ".join(part.strip() for part in agreed.split(",") if part.strip())
     asked = {
@@ -267,6 +269,7 @@ def require_feature(kept: WalkPlan, stage: str, feature: str, value: str, agreed
         "feature": (feature, kept.feature),
         "value": (value, kept.value or ""),
         "plan": (plans, ", ".join(kept.plans)),
+        "boots": (str(boots or ""), "as many as the site says" if kept.boots is None else str(kept.boots)),
     }
     for name, (wanted, own) in asked.items():
         if wanted and wanted != own:
@@ -276,7 +279,7 @@ def require_feature(kept: WalkPlan, stage: str, feature: str, value: str, agreed
                 where=f"trial {kept.walk}",
                 expected=f"{name} {own or 'none, all values are tried'}",
                 observed=wanted,
-                remedy=f"playbooks/stage_{kept.stage}.yml -e resume={kept.walk}, without feature, value and plan",
+                remedy=f"playbooks/stage_{kept.stage}.yml -e resume={kept.walk}, without what it was begun with",
             )
 
 

@@ -14,6 +14,7 @@ from trispark_node.containers import (
     Identity,
     base_config,
     base_host_config,
+    isolated_host_config,
     own,
     refuse_foreign,
 )
@@ -42,6 +43,7 @@ class OneshotRequest:
     input: Mapping[str, Any]
     deadline_s: float
     name: str
+    isolated: bool = False
 
     @classmethod
     def parse(cls, fields: Fields) -> OneshotRequest:
@@ -54,6 +56,7 @@ class OneshotRequest:
             input=fields.mapping("input", {}),
             deadline_s=fields.seconds("deadline_s"),
             name=fields.text("name", BENCH_NAME, pattern=NAME),
+            isolated=fields.boolean("isolated", False),
         )
 
 
@@ -126,7 +129,8 @@ def _create(node: Node, request: OneshotRequest, work: Path) -> str:
     generation = generations.current(node) or ""
     who = Identity(ROLE_BENCH, generation, "", epoch.read(node).number, 0)
     config = base_config(request.image, request.command, {}, who.labels())
-    config["HostConfig"] = base_host_config("host", (MountPoint(str(work), "/work", False),))
+    mounts = (MountPoint(str(work), "/work", False),)
+    config["HostConfig"] = isolated_host_config(mounts) if request.isolated else base_host_config("host", mounts)
     return node.docker.create(request.name, config)
 
 

@@ -174,6 +174,13 @@ DECODING = (
         f"{_OF_SCHEDULER}::test_greedy_text_for_each_block_size_and_cap",
     ),
     Mutation(
+        "planted slow-down: prefill steps wait too",
+        _SCHEDULER,
+        "        if blocks:\n            self._hold_up(",
+        "        if True:\n            self._hold_up(",
+        f"{_OF_SCHEDULER}::test_a_planted_delay_waits_a_share_of_each_decode_step_and_of_no_other",
+    ),
+    Mutation(
         "draft temperature is ignored",
         _SCHEDULER,
         "temperature = request.sampling.temperature * self.speculation.draft_tau",

@@ -184,6 +184,24 @@ def status(site: SiteOption = None, as_json: JsonOption = False) -> None:
 
 
 @app.command()
+def quality(
+    keep: Annotated[
+        bool, typer.Option("--keep-reference", help="Answers that pass become those that later ones are compared with.")
+    ] = False,
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Judge what runs by its gates and the long quality set; as ./trispark play quality."""
+    terminal, name = _begin(site, changing=True)
+    if name == LAB:
+        require_lab_version(REPO)
+    result = Player(REPO, name, terminal).play("quality", {"reference": "keep"} if keep else {})
+    if as_json:
+        terminal.json(result_json(result, name))
+    raise typer.Exit(exit_codes.of_run(result))
+
+
+@app.command()
 def plan(
     stage: Annotated[str, typer.Argument(help="Letter of a stage, or stage_ and its letter.")],
     extra: ExtraOption = None,

@@ -10,7 +10,7 @@ import pytest
 from trispark.bench_check import bench_problem
 from trispark.bench_plan import bench_input
 from trispark.boot_outcome import Measured, _outcome, first_failure
-from trispark.gates import GateResult
+from trispark.gate_result import GateResult
 
 NODES = ("spark0", "spark1", "spark2")
 INPUT: dict[str, Any] = {

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from trispark.bench_plan import bench_input, client_input
 from trispark.catalog import Catalog, load_catalog
-from trispark.gates import GateResult
+from trispark.gate_result import GateResult
 from trispark.project import ProjectState
 from trispark.records import build_boot_record, head_of
 from trispark.resolve import Resolution, resolve

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from trispark.catalog import Catalog
-from trispark.gates import GateResult, canary_request, evaluate, evaluate_after_load, failed, judged_patterns
+from trispark.gate_result import GateResult
+from trispark.gates import canary_request, evaluate, evaluate_after_load, failed, judged_patterns
 from trispark.logparse import READ
 from trispark.resolve import Resolution, resolve
 from trispark.site import Site
@@ -299,7 +300,11 @@ DECODE = (
 @pytest.mark.parametrize(
     ("bands", "before", "lengths", "ok", "shown"),
     [
-        ([], [], [1.0], None, ""),
+        ([], [], [1.0], False, "1.00"),  # fluent text, broken draft
+        ([], [], [1.19], False, "1.19"),
+        ([], [], [1.2], True, "1.20"),
+        ([[0.5, 6.0]], [], [1.1], False, "1.10"),
+        ([], [2.0], [], None, ""),
         ([[1.5, 6.0]], [], [1.0, 1.0], False, "1.00, the mean of 2 decode lines"),
         ([[1.5, 6.0]], [], [1.9, 2.3], True, "2.10"),
         ([[1.5, 6.0]], [1.0, 1.0, 1.0], [1.9], True, "1.90"),  # the canary's own lines take no part
@@ -307,7 +312,11 @@ DECODE = (
         ([[1.5, 6.0]], [2.0], [], False, "no decode line"),
         ([[1.5, 6.0], [2.5, 4.0]], [], [2.0], False, "2.00"),
     ],
-    ids=["no-band", "broken-draft", "healthy", "canary-low", "canary-high", "nothing-seen", "two-bands"],
+    ids=[
+        *("no-band-broken-draft", "below-the-floor", "at-the-floor", "floor-inside-the-band", "no-band-nothing-seen"),
+        "broken-draft",
+        *("healthy", "canary-low", "canary-high", "nothing-seen", "two-bands"),
+    ],
 )
 def test_the_accept_length_of_the_measurement_lies_in_the_bands(
     baseline: Resolution,

@@ -11,7 +11,7 @@ import pytest
 
 from trispark.boot_outcome import record_boot
 from trispark.catalog import Catalog
-from trispark.gates import GateResult
+from trispark.gate_result import GateResult
 from trispark.project import ProjectState
 from trispark.reporting import stage_a
 from trispark.resolve import Resolution

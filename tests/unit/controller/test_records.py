@@ -14,7 +14,8 @@ import pytest
 from trispark.benchstats import summarize
 from trispark.catalog import Catalog
 from trispark.errors import TrisparkError
-from trispark.gates import GateResult, evaluate
+from trispark.gate_result import GateResult
+from trispark.gates import evaluate
 from trispark.project import ProjectState
 from trispark.records import (
     RecordCache,

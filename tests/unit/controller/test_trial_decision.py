@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from trispark.bench_windows import window_metrics
 from trispark.boot_validity import NEEDED, UNPROBED, check_boot, failed, unchecked
 from trispark.catalog import Catalog
 from trispark.decision_rules import BOOTS_PER_ARM, LOOKS, DecisionRules, arms_of, block_order, rules_for
 from trispark.errors import TrisparkError
 from trispark.noise_floor import keep_noise, kept_noise, measure_noise, noise_file
 from trispark.stats_power import site_power
-from trispark.trial_metrics import boot_metrics, decided_at, is_decided, verdict_of
+from trispark.trial_metrics import boot_metrics, decided_at, is_decided, measured_of, verdict_of
 from trispark.walk_plan import Slot, TrialOfWalk, WalkPlan
 from trispark.walk_slots import why_pointless
 
@@ -46,6 +47,10 @@ def record(number: int, rate: float, *, wait_s: float = 1.0, arm: str = "baselin
             "input": {"repetitions": 1, "max_tokens": 65, "workloads": {"prose": ["0" * 64]}},
             "requests": [request("c1-prose", seconds), request("c1-code", seconds), request("c4", seconds)],
             "waves": [{"tag": "c4", "tokens": 260, "wall_s": 260 / (2 * rate)}],
+            "checks": [
+                {"tag": tag, "step_s": 2 / rate, "tokens_per_step": 2.0, "problem": None}
+                for tag in ("c1-prose", "c1-code", "c4")
+            ],
             "server_info": [{"tag": "c1-prose", "before": counters(0, 0.0), "after": counters(1000, wait_s)}],
         },
     }
@@ -133,9 +138,18 @@ def test_the_rules_of_a_sound_boot() -> None:
     assert {check.rule: check.status for check in checks} == {
         **dict.fromkeys(NEEDED, "passed"),
         "acceptance": "not checked",
+        "quality": "not checked",
         **dict.fromkeys(UNPROBED, "not checked"),
     }
-    assert unchecked([checks, checks]) == ("acceptance", *UNPROBED)
+    assert unchecked([checks, checks]) == ("acceptance", "quality", *UNPROBED)
+
+
+@pytest.mark.parametrize(("ok", "status"), [(True, "passed"), (False, "failed")])
+def test_quality_is_checked_where_a_boot_was_asked(ok: bool, status: str) -> None:
+    gate = {"check_id": "quality.logprobs", "rank": None, "ok": ok, "expected": "", "observed": "seen", "remedy": ""}
+    sound = record(0, 30.0)
+    checks = {check.rule: check for check in check_boot({**sound, "gates": [*sound["gates"], gate]})}
+    assert checks["quality"].status == status
 
 
 @pytest.mark.parametrize(
@@ -290,3 +304,45 @@ def test_the_power_of_a_site_grows_with_boots_and_its_gain_is_above_its_floor() 
     assert (six.gain or 0) <= (four.gain or 0)
     assert (six.gain or 0) > (six.floor or 0)
     assert not any(metric.endswith("per_lookup") for metric, _ in rows)
+
+
+# -- the steps of a boot
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ({}, ["c1-prose.accept_length", "c1-prose.step_s"]),
+        ({"problem": "12 tokens of others"}, []),
+        ({"step_s": None}, ["c1-prose.accept_length"]),
+        ({"tokens_per_step": None}, ["c1-prose.step_s"]),
+        ({"tokens_per_step": 0.0, "step_s": float("nan")}, []),
+    ],
+    ids=["whole", "foreign", "no-step", "no-tokens", "no-measurement"],
+)
+def test_a_window_gives_the_time_and_the_tokens_of_a_step(change: dict[str, Any], names: list[str]) -> None:
+    check = {"tag": "c1-prose", "step_s": 0.07, "tokens_per_step": 2.1, "problem": None, **change}
+    assert list(window_metrics([check])) == names
+    bench = {**record(0, 30.0)["bench"], "checks": [check]}
+    assert set(names) <= set(measured_of(bench))
+    assert window_metrics([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("step", "code"), [(0.9, "GAIN"), (1.0, "NO-MECHANISM"), (1.1, "NO-MECHANISM"), (None, "NO-MECHANISM")]
+)
+def test_a_gain_in_rate_without_a_shorter_step_is_not_believed(catalog: Catalog, step: float | None, code: str) -> None:
+    walk = walk_of(catalog, "wo_a", 6)
+    records = records_of(walk, 0.1)
+    for slot, found in zip(walk.slots, records, strict=True):
+        for check in found["bench"]["checks"]:
+            factor = step if slot.arm == "candidate" else 1.0
+            check["step_s"] = None if factor is None else 0.07 * factor * (1 + slot.slot % 3 / 1000)
+    verdict = verdict_of(walk.trials[0], *split(walk, records))
+    assert verdict.code == code
+    assert (verdict.verdict == "KEEP") is (code == "GAIN")
+
+
+def test_every_movement_of_the_catalog_can_be_measured(catalog: Catalog) -> None:
+    moved = {each.metric.partition(".")[2] for entry in catalog.features.values() for each in entry.moves}
+    assert moved == {"step_s", "accept_length", "engram_wait_us_per_lookup"}

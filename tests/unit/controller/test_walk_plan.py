@@ -16,7 +16,7 @@ from trispark.benchstats import summarize
 from trispark.boot_plan import Moment, Project, plan_arm
 from trispark.catalog import Catalog, Feature, Kind
 from trispark.errors import TrisparkError
-from trispark.gates import GateResult
+from trispark.gate_result import GateResult
 from trispark.plan import Ground
 from trispark.project import ProjectState
 from trispark.promote import plan_promotion, plan_revert, promotable

@@ -372,6 +372,8 @@ def test_a_begun_trial_that_cannot_be_planned_is_brought_back(
         ({"drain": "nan"}, "TS-DRAIN-SECONDS"),
         ({"drain": "inf"}, "TS-DRAIN-SECONDS"),
         ({"resume": "t20260101T000000Z-ffff"}, "TS-WALK-UNKNOWN"),
+        ({"boots": "3"}, "TS-PLAN-BOOTS"),
+        ({"boots": "six"}, "TS-PLAN-BOOTS"),
     ],
 )
 def test_what_is_written_wrongly_is_said_before_a_node_is_asked(
@@ -381,6 +383,17 @@ def test_what_is_written_wrongly_is_said_before_a_node_is_asked(
         begin(root, **{"feature": "wo_a", **given})
     assert caught.value.id == error_id
     assert all(caught.value.as_dict().values())
+
+
+def test_a_trial_has_the_boots_that_were_asked_for_and_keeps_them(on_site: list[Any], root: Path) -> None:
+    assert "13 boots" in begin(root, feature="wo_a", boots="6").lines[1], "one of them tunes"
+    run_walk(asked(root, boots="4"), print)
+    assert kept_walk(root, "lab", WALK).boots == 4
+    for given in ({}, {"boots": "4"}):
+        assert "9 boots" in begin(root, resume=WALK, **given).lines[1]
+    with pytest.raises(TrisparkError) as caught:
+        begin(root, resume=WALK, boots="6")
+    assert (caught.value.id, caught.value.expected, caught.value.observed) == ("TS-WALK-OTHER", "boots 4", "6")
 
 
 def test_a_deadline_without_a_zone_is_local_time_of_the_site(on_site: list[Any], root: Path) -> None:

@@ -257,7 +257,7 @@ def recorded(root: Path, tmp_path: Path) -> Path:
 
 def make_recorded(root: Path, checkout: Path) -> Path:
     from trispark.catalog import load_catalog
-    from trispark.gates import GateResult
+    from trispark.gate_result import GateResult
     from trispark.project import ProjectState
     from trispark.records import RecordCache, build_boot_record, head_of
     from trispark.resolve import resolve, resolve_arms

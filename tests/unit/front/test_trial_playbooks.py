@@ -104,6 +104,7 @@ def test_a_campaign_refuses_what_is_for_one_trial(checkout: Path) -> None:
         ({"deadline": "tomorrow"}, "TS-TIME-FORMAT"),
         ({"deadline": "2026-01-03T06:00"}, "TS-TIME-ZONE"),
         ({"drain_deadline_s": "ten"}, "TS-DRAIN-SECONDS"),
+        ({"boots": "5"}, "TS-PLAN-BOOTS"),
     ],
 )
 def test_what_is_written_wrongly_is_refused_before_a_node_is_asked(
@@ -112,6 +113,14 @@ def test_what_is_written_wrongly_is_refused_before_a_node_is_asked(
     result, _ = play(checkout, "stage_c", feature="wo_a", **extra)
     assert [failure.check_id for failure in result.failures] == [error_id]
     assert not result.unreachable
+
+
+def test_a_stage_takes_the_boots_and_an_a_a_trial_is_one_of_its_trials(checkout: Path) -> None:
+    result, lines = play(checkout, "stage_c", feature="none", boots="6")
+    assert len(result.unreachable) == 3
+    assert {failure.task for failure in result.failures if failure.unreachable} == {"Read the host"}
+    said = [line for line in lines if "12 boots" in line]
+    assert len(said) == 1, lines
 
 
 @pytest.mark.parametrize(

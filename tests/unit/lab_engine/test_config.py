@@ -81,6 +81,8 @@ def test_speculation_switches() -> None:
         "[verify_cap] draft confidence head built: True",
     ]
     assert speculation_lines(plain) == []
+    planted = parse(ONE, {"DSV41_LAB_STEP_DELAY_PCT": "15"})
+    assert speculation_lines(planted) == ["[lab_step_delay] armed: a decode step waits 15 % of its time more"]
     with pytest.raises(EngineError, match=r"TS-ENGINE-CAP: .*block size 3"):
         parse(ONE, {"DSV41_VERIFY_CAP": "conf:0.1"})
 

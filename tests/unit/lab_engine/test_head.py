@@ -8,7 +8,7 @@ import pytest
 
 from trispark_lab.config import load_model_config, parse
 from trispark_lab.errors import EngineError
-from trispark_lab.head import limits_of, run_head, speculation_of
+from trispark_lab.head import delay_of, limits_of, run_head, speculation_of
 from trispark_lab.health import HealthServer
 from trispark_lab.logs import EngineLog
 from trispark_lab.scheduler import Limits
@@ -47,6 +47,11 @@ def test_speculation_is_the_environment() -> None:
     assert (told.draft_tau, told.block_verify, told.cap.fixed) == (0.8, True, 2)
     plain = speculation_of(parse(["--model-path", "/m"], {}))
     assert (plain.draft_tau, plain.block_verify, plain.cap.armed) == (1.0, False, False)
+
+
+def test_the_planted_delay_is_a_share_of_the_environment_s_per_cent() -> None:
+    shares = [delay_of(parse(["--model-path", "/m"], env)).share for env in ({}, {"DSV41_LAB_STEP_DELAY_PCT": "15"})]
+    assert shares == [0.0, 0.15]
 
 
 def test_a_taken_api_port_is_one_line_before_anything_is_loaded() -> None:

@@ -11,7 +11,7 @@ from trispark_lab import steps
 from trispark_lab.induction import SHORTEST, Context, CopyHead
 from trispark_lab.requests import Request
 from trispark_lab.sampling import Sampling
-from trispark_lab.scheduler import QueueFull, Speculation, Unsupported
+from trispark_lab.scheduler import QueueFull, Speculation, StepDelay, Unsupported
 from trispark_lab.tokenizer import EOS, Tokenizer
 from trispark_lab.verify_cap import parse_cap
 
@@ -72,6 +72,22 @@ def test_rows_beyond_the_cap_are_the_anchor_s() -> None:
     windows, wanted = steps.decode(steps.encode([segment, steps.Segment((7, 7), (5, 6), 1)]), 2)
     assert windows.tolist() == [[1, 8, 9], [2, 1, 8], [1, 8, 9], [1, 8, 9], [5, 7, 7], [6, 5, 7]]
     assert wanted.tolist() == [0, 1, 2, 3, 5]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 2.0])
+def test_a_planted_delay_waits_a_share_of_each_decode_step_and_of_no_other(share: float) -> None:
+    waits: list[float] = []
+    lines: list[str] = []
+    scheduler = toy_scheduler(ToyModel(), 2)
+    scheduler._log = lines.append
+    expected = outputs(toy_scheduler(ToyModel(), 2), [request(9)])
+    scheduler._delay = StepDelay(share, waits.append)
+    assert outputs(scheduler, [request(9)]) == expected
+    prefills = 1
+    assert len(waits) == (scheduler.totals.forward_steps - prefills if share else 0)
+    assert lines.count("[lab_step_delay] a decode step was held up") == (1 if share else 0)
+    assert sum(waits) <= share * scheduler.totals.step_wall_s
+    assert all(wait > 0 for wait in waits)
 
 
 def test_the_decode_line_tells_the_cap() -> None:

@@ -10,7 +10,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,14 @@ from trispark.bench_check import bench_problem
 from trispark.bench_windows import check_windows
 from trispark.catalog import load_catalog
 from trispark.logparse import lines_matching, stats_lines
+from trispark.quality.evaluate import Answered, code_to_run, compare_all, judge_long, judge_short
+from trispark.quality.questions import Asker, Question, requests
+from trispark.quality.reference import Likeness, worst
+from trispark.quality.sandbox_program import run_piece
 from trispark_bench.plan import BenchPlan
 from trispark_bench.run import Results, run_plan
+from trispark_node.fields import Fields
+from trispark_node.http_request import BatchRequest, UrllibClient, perform_batch
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 60
@@ -194,7 +200,7 @@ EVERYTHING = {
 """Every feature that the lab can run, but for those of which a value excludes another."""
 OTHERS = {
     **{"DSPARK_BLOCK_SIZE": 2, "DSV41_VERIFY_CAP": "2", "MAX_RUNNING_REQUESTS": 6, "DSV41_CACHE_GIB": 1.0},
-    **{"DSV41_CACHE_WAYS": 16, "CHUNKED_PREFILL_SIZE": 768},
+    **{"DSV41_CACHE_WAYS": 16, "CHUNKED_PREFILL_SIZE": 768, "DSV41_LAB_STEP_DELAY_PCT": 20},
 }
 
 
@@ -223,7 +229,7 @@ def test_the_engine_prints_the_evidence_of_the_catalog(
     runnable = {name for name, entry in catalog.features.items() if entry.refusal_on("lab") is None}
     left_out = runnable - active
     if changes is EVERYTHING:
-        assert left_out == {"verify_cap_fixed"}, "a feature that the lab can run is not started here"
+        assert left_out == {"verify_cap_fixed", "lab_step_delay", "none"}, "the lab can run it, and it is not started"
     for rule in rules:
         for rank in rule.ranks:
             found = lines_matching(rule.pattern, "\n".join(ranks[rank].lines))
@@ -348,3 +354,47 @@ def test_the_load_client_and_the_engine_count_the_same(start: Start) -> None:
     assert any(len(row["at_ns"]) < row["completion_tokens"] for row in output["requests"]), "blocks of several tokens"
     output["windows"][0]["metrics"][1]["finished_requests"] += 1
     assert "foreign traffic" in (bench_problem(given, output) or "")
+
+
+class _Api:
+    """Questions to a started engine, as the agent sends them: a round at once."""
+
+    def __init__(self, port: str) -> None:
+        self.base = f"http://127.0.0.1:{port}"
+
+    def ask(self, rounds: Sequence[Sequence[Question]]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for asked in rounds:
+            batch = BatchRequest.parse(Fields({"requests": requests(asked, self.base, 60)}, "request"))
+            found += perform_batch(UrllibClient(), batch)["answers"]
+        return found
+
+
+def test_the_engine_passes_the_quality_gates(start: Start) -> None:
+    """All questions of both sets over three ranks; code of its own corpus is executed as the sandbox does it."""
+    quality = load_catalog(ROOT).quality["lab"]
+    ranks = start(adapters=False)
+    api = _Api(ranks[0].expect(r"^Ready: API on port (\d+) \(rank 0\)$")[1])
+    model = "deepseek-v4.1-flash"
+    short = Asker(quality, model, 4).short(True)
+    assert [each.line() for each in judge_short(quality, short, api.ask([short]), []) if not each.ok] == []
+    repeat = tuple(quality.workloads)
+    rounds = Asker(quality, model, 4).rounds(repeat)
+    asked = [question for each in rounds for question in each]
+    raw = api.ask(rounds)
+    ran = {each["id"]: run_piece(each, 5.0) for each in code_to_run(quality, asked, raw)}
+    results = judge_long(quality, asked, raw, [], repeat, ran)
+    assert [each.line() for each in results if not each.ok] == []
+    known = Answered.of(asked, raw).starting("logprobs.")
+    texts = [each for each in asked if each.name in known]
+    assert worst(compare_all(quality, known, texts, api.ask([texts])))[0] is Likeness.IDENTICAL, "also in one batch"
+    ranks[0].signal(signal.SIGTERM)
+    assert [process.end() for process in ranks] == [0, 0, 0]
+
+
+def test_a_draft_with_a_cap_passes_the_short_set(start: Start) -> None:
+    quality = load_catalog(ROOT).quality["lab"]
+    ranks = start(adapters=False, DSPARK_BLOCK_SIZE="5", DSV41_VERIFY_CAP="2")
+    api = _Api(ranks[0].expect(r"^Ready: API on port (\d+) \(rank 0\)$")[1])
+    short = Asker(quality, "deepseek-v4.1-flash", 4).short(True)
+    assert [each.line() for each in judge_short(quality, short, api.ask([short]), []) if not each.ok] == []

@@ -88,6 +88,18 @@ def test_a_program_with_an_output_has_no_rows_besides(bench, ask):
     assert "rows" not in bench.ask("oneshot", **ask)
 
 
+def test_an_isolated_run_has_no_network_and_no_rights(bench, ask):
+    ending(bench, output="{}")
+    bench.ask("oneshot", **ask, isolated=True)
+    host = bench.docker.configs[-1]["HostConfig"]
+    assert (host["NetworkMode"], host["ReadonlyRootfs"], host["CapDrop"]) == ("none", True, ["ALL"])
+    assert host["SecurityOpt"] == ["no-new-privileges"]
+    assert 0 < host["PidsLimit"] <= 64
+    assert 0 < host["Memory"] == host["MemorySwap"]
+    assert [mount["Target"] for mount in host["Mounts"]] == ["/work"]
+    assert nothing_left(bench)
+
+
 def test_deadline(bench, ask):
     ending(bench, after_s=100)
     begin = bench.clock.time

@@ -1,0 +1,49 @@
+"""Where code of a model is executed: an isolated one-shot container of the load client's image on a node that is not
+the head. Never on the controller, which holds keys, and never where a network can be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any, Final
+
+from trispark.errors import TrisparkError
+
+NAME: Final = "trispark-sandbox"
+SECONDS_A_PIECE: Final = 5.0
+START_S: Final = 30.0
+
+
+def sandbox_request(image: str, pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """For the agent's verb `oneshot`. `pieces`: as `evaluate.code_to_run` gives them."""
+    program = files("trispark.quality").joinpath("sandbox_program.py").read_text(encoding="utf-8")
+    return {
+        "name": NAME,
+        "role": "bench",
+        "isolated": True,
+        "image": image,
+        "command": ["python3", "-I", "-c", program, "/work/input.json", "/work/output.json"],
+        "input": {"pieces": [dict(piece) for piece in pieces], "seconds": SECONDS_A_PIECE},
+        "deadline_s": START_S + 2 * SECONDS_A_PIECE * max(1, len(pieces)),
+    }
+
+
+def executed(answer: Mapping[str, Any] | None) -> dict[str, tuple[str, ...]]:
+    """{task: what is wrong} of the agent's answer; nothing where nothing was run.
+
+    Raises TS-QUALITY-SANDBOX where the sandbox refused or ended without a result.
+    """
+    if not answer:
+        return {}
+    output = answer.get("output")
+    refused = output.get("refused") if isinstance(output, Mapping) else f"exit {answer.get('exit_code')}, no output"
+    if refused or not isinstance(output, Mapping):
+        raise TrisparkError(
+            "TS-QUALITY-SANDBOX",
+            "code of the model was not executed",
+            where=NAME,
+            expected="a container without network that runs it",
+            observed=str(refused)[:200],
+            remedy="see the node's Docker Engine; code is never executed without isolation",
+        )
+    return {str(name): tuple(map(str, wrong)) for name, wrong in output["results"].items()}
