@@ -7,6 +7,7 @@ first, for they take longest; of the others each file stays together with its fi
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -40,3 +41,11 @@ class FilesAndOneLab(LoadScopeScheduling):
 @pytest.hookimpl(optionalhook=True)  # breakages are run without plugins
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesAndOneLab:
     return FilesAndOneLab(config, log)
+
+
+@pytest.fixture(autouse=True)
+def umask_of_the_suite() -> Iterator[None]:
+    """Programs set the umask of their process; called in a test, they would set it for the tests that follow."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
