@@ -38,7 +38,7 @@ DEADLINES: Final[Mapping[str, Bound]] = {
     "engram verify": Bound(1800),
     "engram inspect": Bound(1800),
     "engram-job": Bound(60),
-    "engram-job start": Bound(1800),  # it looks at every shard in samples first
+    "engram-job start": Bound(2400),  # it looks at every shard in samples, and the job does once more
     "engram-job stop": Bound(120),
     "share": Bound(300, 3),  # a look, an unmount and a mount
     "stage": Bound(300),

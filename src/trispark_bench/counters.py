@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -53,7 +54,7 @@ class Counters:
         if status != 200:
             raise CountersError(f"/server_info: HTTP {status}: {body[:200].decode(errors='replace')}")
         try:
-            info = json.loads(body)
+            info = json.loads(body, parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
             raise CountersError(f"/server_info is not JSON: {error}") from None
         if not isinstance(info, dict):
@@ -73,6 +74,10 @@ class Counters:
         return parse_metrics(body.decode(errors="replace"))
 
 
+def _no_number(_literal: str) -> None:
+    """NaN and Infinity are no JSON, though servers write them; our own output must not hold them."""
+
+
 def parse_metrics(text: str) -> dict[str, float]:
     """{our name: sum over the labels} of the families in METRICS that are there."""
     sums: dict[str, float] = {}
@@ -80,7 +85,9 @@ def parse_metrics(text: str) -> dict[str, float]:
         match = _SAMPLE.match(line)
         if match is not None:
             try:
-                sums[match[1]] = sums.get(match[1], 0.0) + float(match[2])
+                value = float(match[2])
             except ValueError:
                 continue
+            if math.isfinite(value):
+                sums[match[1]] = sums.get(match[1], 0.0) + value
     return {ours: sums[theirs] for ours, theirs in METRICS.items() if theirs in sums}

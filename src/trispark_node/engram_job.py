@@ -28,7 +28,7 @@ from trispark_node.errors import AgentError
 from trispark_node.fields import Fields
 from trispark_node.job_state import DIED, ENDED, PROCFS, RUNNING, STOPPED, JobFile
 from trispark_node.journal import FAILED
-from trispark_node.lock import held, is_held
+from trispark_node.lock import held
 from trispark_node.mutation import Mode
 from trispark_node.node import Node
 from trispark_node.shard_check import QUICK, Work
@@ -38,6 +38,8 @@ JOB_ID = re.compile(r"j[0-9a-f]{16}")
 POLL_S = 0.2
 START_S = 60.0
 """For a process to begin its work after the locks were got."""
+BEGIN_S = START_S + engram.INSPECT_S
+"""It looks at the shards once more before it begins."""
 STOP_S = 10.0
 """Between TERM and KILL, and after KILL."""
 
@@ -98,13 +100,13 @@ def _start(node: Node, work: EngramRequest, deadline_s: float, mode: Mode) -> di
         # The connection to Docker is closed here, and its number may be a lock's by now: a node of its own.
         _run(replace(node), work, job, total, mode, started)
 
-    said = spawn(run, START_S + mode.lock_wait_s)
+    said = spawn(run, BEGIN_S + mode.lock_wait_s)
     if said is None:
         raise AgentError(
             "TS-ENGRAM-JOB",
             "a job on this node's shards did not begin",
             where=str(node.layout.engram_job),
-            expected=f"its begin within {START_S + mode.lock_wait_s:g} s",
+            expected=f"its begin within {BEGIN_S + mode.lock_wait_s:g} s",
             observed="no word of it",
             remedy="run the verb again; see the node's memory and processes",
         )
@@ -190,8 +192,13 @@ def _poll(node: Node, request: JobRequest) -> dict[str, Any]:
 
 def _state_of(node: Node, file: JobFile, job: str) -> dict[str, Any]:
     """What the file says, and DIED for one that says running without a process behind it."""
-    held_now = is_held(node.layout.lock("engram"))
-    state = file.read()  # after the lock was looked at: whoever ended has written before it let go
+    state = file.read()
+    # The lock is given back before the end is written: what counts is the process, and what the file says after it.
+    if state is not None and state["job"] == job and state["state"] == RUNNING and not _is_there(state):
+        state = file.read()
+        gone = True
+    else:
+        gone = False
     if state is None or state["job"] != job:
         raise AgentError(
             "TS-ENGRAM-JOB",
@@ -201,7 +208,7 @@ def _state_of(node: Node, file: JobFile, job: str) -> dict[str, Any]:
             observed="none" if state is None else state["job"],
             remedy="run the verb again; another controller may have begun its own job",
         )
-    if state["state"] == RUNNING and not (held_now and _is_there(state)):
+    if state["state"] == RUNNING and gone:
         return {**state, "state": DIED}
     return state
 
@@ -211,9 +218,9 @@ def _is_there(state: dict[str, Any]) -> bool:
 
 
 def _is_process(pid: int, started: int) -> bool:
-    """Whether the process that has this number now is the one that began then."""
+    """Whether the process that has this number now is the one that began then, and has not ended."""
     try:
-        return processes.start_ticks(PROCFS, pid) == started
+        return processes.start_ticks(PROCFS, pid) == started and not processes.is_zombie(PROCFS, pid)
     except OSError:
         return False
 

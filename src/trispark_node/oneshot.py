@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,10 +171,11 @@ def _output(path: Path) -> Any:
         size = path.lstat().st_size
         if size > MAX_OUTPUT_BYTES:
             raise ValueError(f"{size} bytes, more than {MAX_OUTPUT_BYTES}")
-        return parse_json(read_regular(path), any_text=True)
+        # What ran in the container may have put a link there; followed here, it would read files of the node.
+        return parse_json(read_regular(path, os.O_NOFOLLOW), any_text=True)
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise AgentError(
             "TS-AGENT-OUTPUT",
             "the one-shot's output cannot be read",
@@ -190,7 +192,7 @@ def _rows(path: Path) -> list[Any]:
     try:
         if path.lstat().st_size > MAX_OUTPUT_BYTES:
             return []
-        whole, _, _ = read_regular(path).rpartition(b"\n")
+        whole, _, _ = read_regular(path, os.O_NOFOLLOW).rpartition(b"\n")
     except (OSError, ValueError):
         return []
     rows = []

@@ -27,6 +27,12 @@ def start_ticks(procfs: Path, pid: int) -> int:
     return int(stat.rpartition(")")[2].split()[19])
 
 
+def is_zombie(procfs: Path, pid: int) -> bool:
+    """Whether the process has ended and nobody has asked after it. Raises OSError when there is none."""
+    stat = (procfs / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    return stat.rpartition(")")[2].split()[0] == "Z"
+
+
 def resident_bytes(procfs: Path, pids: list[int]) -> int:
     """Memory that the processes hold, pages that they share counted for each; one that has ended counts nothing."""
     total = 0

@@ -19,9 +19,9 @@ def open_regular(path: Path, flags: int = 0) -> int:
     return descriptor
 
 
-def read_regular(path: Path) -> bytes:
+def read_regular(path: Path, flags: int = 0) -> bytes:
     """The whole content. Raises OSError as `open_regular` does."""
-    with os.fdopen(open_regular(path), "rb") as file:
+    with os.fdopen(open_regular(path, flags), "rb") as file:
         return file.read()
 
 

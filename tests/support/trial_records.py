@@ -42,7 +42,10 @@ def lab_ground(noise: SiteNoise | None = None) -> Ground:
     image = f"registry:5000/trispark/lab-engine@{DIGEST}"
     bench = f"registry:5000/trispark/bench@{DIGEST}"
     site = loaded.site.model_copy(update={"engine_image": image, "bench_image": bench})
-    return replace(loaded, site=site, image=image, promoted={}, promoted_by=None, noise=noise)
+    # These records have no windows of a load, and so no metric that a mechanism could be seen in.
+    features = {name: feature.model_copy(update={"moves": ()}) for name, feature in loaded.catalog.features.items()}
+    catalog = replace(loaded.catalog, features=features)
+    return replace(loaded, catalog=catalog, site=site, image=image, promoted={}, promoted_by=None, noise=noise)
 
 
 class LabRecords:

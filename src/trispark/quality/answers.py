@@ -52,7 +52,7 @@ def chat(raw: Raw) -> Answer:
         text = message.get("content") or ""
         calls = tuple(_call(each) for each in message.get("tool_calls") or ())
         tokens = _tokens(choice.get("logprobs"))
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError):
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError, RecursionError):
         return Answer("no chat completion")
     if not isinstance(text, str):
         return Answer("no chat completion")
@@ -67,7 +67,7 @@ def generated(raw: Raw) -> Steps:
     try:
         meta = body["meta_info"]
         found = Steps(None, str(body["text"]), int(meta["completion_tokens"]), int(meta["spec_verify_ct"]))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return Steps("no counts of verify steps")
     return found if found.tokens > 1 and found.verify > 0 else Steps("no verify step", found.text)
 
@@ -82,7 +82,7 @@ def _body(raw: Raw) -> tuple[Any, str | None]:
         # NaN and Infinity are no JSON, but engines write them; the judge of logarithms says so.
         try:
             body = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None, "no JSON"
     return body, None
 
@@ -109,6 +109,6 @@ def _call(entry: Any) -> tuple[str, Any]:
     function = entry["function"]
     try:
         arguments = json.loads(function["arguments"])
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         arguments = None
     return str(function["name"]), arguments if isinstance(arguments, dict) else None

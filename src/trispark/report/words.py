@@ -36,6 +36,7 @@ CODES: Final = {
     "NOT-CHECKED": "There is a gain, but a rule of validity that a KEEP rests on was not checked.",
     "NO-MECHANISM": "There is a gain, but what the feature declares to move did not move.",
     "INCOMPARABLE": "The boots did not do the same work, or differ in more than the planned change.",
+    "CONTROL": "A control of the measurement is never promoted, whatever its boots show.",
     "ENDED": "The trial ended before all of its boots were made.",
 }
 STATES: Final[Mapping[str, Tone]] = {

@@ -364,3 +364,11 @@ def test_what_was_measured_before_the_end_is_there() -> None:
         run(answer, keep=keep, info=info)
     assert len(keep.windows) == 1
     assert len(keep.requests) >= 6
+
+
+def test_a_gauge_that_is_no_number_is_left_out() -> None:
+    """Our own output is JSON, which has no NaN."""
+    text = (
+        "sglang:generation_tokens_total 12\nsglang:generation_tokens_total NaN\nsglang:generation_tokens_total +Inf\n"
+    )
+    assert parse_metrics(text) == {"generation_tokens": 12.0}

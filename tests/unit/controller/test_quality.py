@@ -417,3 +417,25 @@ def test_a_set_that_cannot_be_is_refused(lab: EngineQuality, edit: Callable[[Any
 def test_every_engine_has_its_questions(catalog: Catalog) -> None:
     assert set(catalog.quality) == set(catalog.engines)
     assert replace(catalog, quality={}).quality == {}
+
+
+@pytest.mark.parametrize(
+    ("read", "body"),
+    [
+        (chat, "[" * 100_000),
+        (generated, "[" * 100_000),
+        (generated, '{"text": "x", "meta_info": {"completion_tokens": Infinity, "spec_verify_ct": 1}}'),
+        (
+            chat,
+            '{"choices": [{"message": {"tool_calls": [{"function": {"name": "f", "arguments": "'
+            + "[" * 100_000
+            + '"}}]}}]}',
+        ),
+        (
+            chat,
+            '{"choices": [{"message": {}, "logprobs": {"content": [{"token": "x", "logprob": 1' + "0" * 400 + "}]}}]}",
+        ),
+    ],
+)
+def test_no_answer_of_a_broken_engine_raises(read: Callable[[Any], Answer | Steps], body: str) -> None:
+    read({"status": 200, "body": body})

@@ -20,7 +20,7 @@ def test_a_small_run_measures_all_that_the_machine_has_programs_for(tmp_path: Pa
     assert list(result["figures"]) == list(GOALS)
     for name, figure in result["figures"].items():
         assert figure["value"] is None or figure["value"] >= 0
-        assert (figure["value"] is None) == ("not_measured" in figure and figure["not_measured"] != {}), name
+        assert figure["value"] is not None or figure["not_measured"], name
         assert figure["met"] in ((None,) if GOALS[name] == Goal() or figure["value"] is None else (True, False))
     assert result["figures"]["reads_per_row"]["met"] is True
     assert result["figures"]["pack_rss_mib"]["met"] is True

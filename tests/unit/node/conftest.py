@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -356,11 +357,15 @@ class Checkpoint:
         return b"".join(parts)
 
 
+ROOM_BYTES = 2**30
+"""Free at least: several tests at once, with tables of some MB each; a container's shared memory has 64 MB."""
+
+
 @pytest.fixture
 def quick_path(tmp_path: Path) -> Iterator[Path]:
     """A directory in memory where there is one: hundreds of fsyncs cost nothing there. Mostly noexec."""
     shared = Path("/dev/shm")
-    if not os.access(shared, os.W_OK):
+    if not os.access(shared, os.W_OK) or shutil.disk_usage(shared).free < ROOM_BYTES:
         yield tmp_path
         return
     with tempfile.TemporaryDirectory(prefix="trispark-test-", dir=shared) as directory:

@@ -15,6 +15,7 @@ from tests.unit.node.conftest import FakeDocker
 
 from trispark_node import cli, native_pack, shard_check, shard_pack
 from trispark_node.lock import held, is_held
+from trispark_node.processes import start_ticks
 
 ROWS = 120_000
 FILE = "engram-l1-r1of3.bin"
@@ -285,6 +286,31 @@ def test_a_process_that_only_has_the_jobs_number_is_left_alone(bench, checkpoint
     finally:
         os.kill(bystander, signal.SIGKILL)
         os.waitpid(bystander, 0)
+
+
+@pytest.mark.parametrize("reaped", [False, True])
+def test_a_job_between_its_lock_and_its_last_word_still_runs(bench, checkpoint, place, reaped):
+    """The lock is given back before the end is written: the process alone says whether the job has died."""
+    begun = start(bench, work(checkpoint, place))
+    ended(bench, begun["job"])
+    path = bench.root / "engram-job.json"
+    state = json.loads(path.read_bytes())
+    process = os.fork()
+    if process == 0:
+        signal.pause()
+        os._exit(0)
+    try:
+        running = {**state, "state": "running", "pid": process, "pid_started": start_ticks(Path("/proc"), process)}
+        path.write_text(json.dumps(running))
+        assert bench.ask("engram-job", action="poll", job=begun["job"])["state"] == "running"
+        assert json.loads(path.read_bytes()) == running
+        os.kill(process, signal.SIGKILL)
+        os.waitid(os.P_PID, process, os.WEXITED | (0 if reaped else os.WNOWAIT))
+        assert bench.ask("engram-job", action="poll", job=begun["job"])["state"] == "died"
+    finally:
+        if not reaped:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
 
 
 # -- never beside a measurement ----------------------------------------------------------------------------------------

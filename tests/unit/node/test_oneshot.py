@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from trispark_node import cli
 from trispark_node.containers import OWNER_LABEL
 
 BENCH_LABELS = {**OWNER_LABEL, "trispark.role": "bench"}
@@ -16,7 +17,7 @@ def ask(active):
     return {"image": active["spec"]["container"]["image"], "command": ["bench"], "input": {"n": 1}, "deadline_s": 5}
 
 
-def ending(bench, after_s=1.0, output=None, exit_code=0):
+def ending(bench, after_s=1.0, output=None, exit_code=0, link=None):
     """The container reads its input, works for `after_s`, writes its output."""
     inputs = []
 
@@ -30,6 +31,8 @@ def ending(bench, after_s=1.0, output=None, exit_code=0):
             if container is not None and container.alive and now - begun >= after_s:
                 if output is not None:
                     (work / "output.json").write_text(output)
+                if link is not None and not (work / link[0]).is_symlink():
+                    (work / link[0]).symlink_to(link[1])
                 bench.docker.change(container_id, status="exited", exit_code=exit_code)
 
         bench.clock.on_sleep.append(end)
@@ -106,6 +109,18 @@ def test_deadline(bench, ask):
     assert bench.refused("oneshot", **ask)["id"] == "TS-AGENT-DEADLINE"
     assert 5 <= bench.clock.time - begin < 6
     assert nothing_left(bench)
+
+
+@pytest.mark.parametrize("name", ["output.json", "raw.jsonl"])
+def test_a_link_that_the_program_left_is_not_followed(bench, ask, tmp_path, name):
+    """The agent reads as root: through a link the program would get any file of the node."""
+    secret = tmp_path / "secret.json"
+    secret.write_text('{"key": "of the node"}\n')
+    ending(bench, link=(name, secret))
+    answer, _ = cli.answer(bench.node, "oneshot", json.dumps(ask))
+    assert "of the node" not in json.dumps(answer)
+    assert answer.get("error", {"id": "TS-AGENT-OUTPUT"})["id"] == "TS-AGENT-OUTPUT"
+    assert answer["ok"] is (name != "output.json")
 
 
 def test_output_that_is_no_json(bench, ask):
