@@ -11,6 +11,7 @@ from typing import Any, Final
 from trispark.benchstats import summarize
 from trispark.errors import TrisparkError
 from trispark.records import RecordCache
+from trispark.status_view import status_lines
 from trispark.verdict import INCONCLUSIVE
 
 Record = Mapping[str, Any]
@@ -250,7 +251,7 @@ def status(results: Mapping[str, Mapping[str, Any]]) -> Report:
             nodes[node] = {"reachable": True, **answer}
         else:
             nodes[node] = {"reachable": True, "error": message}
-    return Report([], {"status": {"nodes": nodes}})
+    return Report(list(status_lines(nodes)), {"status": {"nodes": nodes}})
 
 
 def node_states(published: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -126,6 +126,14 @@ def test_pairs_of_ranks_talk_over_their_own_network_only(serving) -> None:
             assert link["remote"] in peers, f"{name}: no connection to rank {link['peer']} over their own network"
 
 
+def test_the_status_playbook_itself_says_what_each_node_runs(serving) -> None:
+    played = serving.play("status")
+    assert played.rc == 0, played.output
+    for name in serving.nodes:
+        running = serving.inspect(name)["Config"]["Labels"]["trispark.generation"]
+        assert f"{name}  current {running}; running, boot " in played.output
+
+
 def test_a_second_run_changes_nothing_but_boot_and_record(serving) -> None:
     before = {name: serving.hash_tree(name) for name in serving.nodes}
     images = {name: serving.node(name, "docker", "images", "-q", "--no-trunc") for name in serving.nodes}

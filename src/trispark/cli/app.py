@@ -41,7 +41,6 @@ from trispark.cli.records import (
 from trispark.cli.report import make_report
 from trispark.cli.sites import LAB, choose_site, known_sites, require_known
 from trispark.cli.stats import stats_app
-from trispark.cli.status_view import status_lines, with_problems, without_answer
 from trispark.cli.terminal import Terminal
 from trispark.cli.validate import find_problems, validate_line
 from trispark.errors import TrisparkError
@@ -49,6 +48,7 @@ from trispark.host import LocalMachine, ensure_packages
 from trispark.host.state import PUBLIC_UMASK
 from trispark.lab.share_mode import ShareMode, declare_share
 from trispark.reporting import node_states
+from trispark.status_view import with_problems, without_answer
 
 REPO = Path(__file__).resolve().parents[3]
 
@@ -172,9 +172,9 @@ def status(site: SiteOption = None, as_json: JsonOption = False) -> None:
         )
     result = Player(REPO, name, terminal).play("status")
     states = node_states(result.published)
+    for node in sorted(result.unreachable - states.keys()):
+        terminal.say(f"{node}  unreachable")
     unreachable = result.unreachable | without_answer(states)
-    for line in status_lines(states, unreachable):
-        terminal.say(line)
     if as_json:
         terminal.json({"site": name, "status": result.status, "nodes": states, "unreachable": sorted(unreachable)})
     if unreachable:

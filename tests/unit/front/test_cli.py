@@ -24,13 +24,13 @@ from trispark.cli.progress import LiveProgress, PlainProgress
 from trispark.cli.pytest_command import pytest_argv
 from trispark.cli.records import record_cache, summary
 from trispark.cli.sites import choose_site
-from trispark.cli.status_view import status_lines
 from trispark.cli.terminal import Terminal
 from trispark.errors import TrisparkError
 from trispark.lab import LAB_VERSION
 from trispark.lab.layout import LABEL_LAB, LABEL_ROOT, LABEL_VERSION, root_id
 from trispark.run_events import FailedEvent, PlaySeconds, RunEvents, RunObserver
 from trispark.runner import RunResult
+from trispark.status_view import status_lines
 
 
 def result(
@@ -358,9 +358,12 @@ def test_status_shows_nodes_and_says_4_for_an_unreachable_one(
     playbooks = FakePlaybooks({"status": result("status", published=published, unreachable=("spark1",))})
     status, out, _ = run_cli("status", "--json", playbooks=playbooks)
     assert status == 4
-    assert "spark0  current g1; no engine; last good none" in out
     assert "spark1  unreachable" in out
-    assert "spark2  unreachable: no route" in out
+    nodes = published["status"]["nodes"]
+    assert list(status_lines(nodes)) == [
+        "spark0  current g1; no engine; last good none",
+        "spark2  unreachable: no route",
+    ]
     assert json.loads(out[-1])["unreachable"] == ["spark1", "spark2"]
 
 
@@ -379,9 +382,9 @@ def test_status_shows_damage_and_what_was_begun_and_says_1(
         },
     }
     playbooks = FakePlaybooks({"status": result("status", published={"status": {"nodes": nodes}})})
-    status, out, _ = run_cli("status", playbooks=playbooks)
+    status, _, _ = run_cli("status", playbooks=playbooks)
     assert status == 1
-    assert out[2:] == [
+    assert list(status_lines(nodes)) == [
         "spark0  current g1; no engine; last good none",
         "spark1  damaged: generation g1: SHA256SUMS differ",
         "spark1  begun and not ended: stage",
@@ -391,9 +394,8 @@ def test_status_shows_damage_and_what_was_begun_and_says_1(
     del nodes["spark1"]
     assert run_cli("status", playbooks=playbooks)[0] == 0
     nodes["spark1"] = {"reachable": False, "reason": "no agent"}
-    status, out, _ = run_cli("status", playbooks=playbooks)
-    assert status == 4
-    assert "spark1  unreachable: no agent" in out
+    assert run_cli("status", playbooks=playbooks)[0] == 4
+    assert "spark1  unreachable: no agent" in status_lines(nodes)
 
 
 def test_a_node_whose_agent_refused_shows_its_line_in_place_of_a_state(
@@ -403,11 +405,11 @@ def test_a_node_whose_agent_refused_shows_its_line_in_place_of_a_state(
     refused = {"failed": False, "check_id": "TS-AGENT-PROTOCOL", "msg": line, "answer": {"ok": False, "error": {}}}
     silent = {"failed": False, "check_id": "TS-AGENT-MISSING", "msg": "TS-AGENT-MISSING: it cannot be run"}
     answered = {"answer": {"ok": True, "current": "g1", "engine": None, "good": []}}
-    published = reporting.status({"spark0": answered, "spark1": refused, "spark2": silent}).published
+    report = reporting.status({"spark0": answered, "spark1": refused, "spark2": silent})
+    published = report.published
     playbooks = FakePlaybooks({"status": result("status", published=published)})
-    status, out, _ = run_cli("status", playbooks=playbooks)
-    assert status == 1
-    assert out[2:] == [
+    assert run_cli("status", playbooks=playbooks)[0] == 1
+    assert report.lines == [
         "spark0  current g1; no engine; last good none",
         f"spark1  {line}",
         "spark2  TS-AGENT-MISSING: it cannot be run",
@@ -431,7 +433,7 @@ def test_status_line_of_a_running_engine() -> None:
         "foreign": ["someones"],
         "baseline": {"record": "t1", "settings": {}},
     }
-    assert list(status_lines({"spark0": state}, frozenset())) == [
+    assert list(status_lines({"spark0": state})) == [
         "spark0  current g1; running, boot b1, generation g1; last good g1",
         "spark0  baseline promoted by t1",
         "spark0  not ours, in our place: someones",
@@ -440,7 +442,7 @@ def test_status_line_of_a_running_engine() -> None:
 
 def test_status_says_how_an_engine_ended_and_what_to_do() -> None:
     state = {"current": "g1", "engine": {"state": "exited", "exit_code": 137, "boot_id": "b1", "generation": "g1"}}
-    first, what_to_do = status_lines({"spark0": state}, frozenset())
+    first, what_to_do = status_lines({"spark0": state})
     assert first == "spark0  current g1; exited with 137, boot b1, generation g1; last good none"
     assert what_to_do.startswith("do: ./trispark play rollback")
 

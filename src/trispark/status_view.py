@@ -24,17 +24,16 @@ def _intent(pending: object) -> str:
     return f"{verb} (since {pending['time']})" if pending.get("time") else verb
 
 
-def status_lines(states: Mapping[str, Mapping[str, Any]], unreachable: frozenset[str]) -> Iterator[str]:
+def status_lines(states: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """One line a node: current generation, engine, last good generation; then what is wrong or was left half done.
 
     A node that gave no answer has one line that says why.
     """
-    for node in sorted({*states, *unreachable}):
-        if node in unreachable:
-            reason = states.get(node, {}).get("reason")
-            yield f"{node}  unreachable" + (f": {reason}" if reason else "")
-            continue
+    for node in sorted(states):
         state = states[node]
+        if state.get("reachable") is False:
+            yield f"{node}  unreachable: {state['reason']}"
+            continue
         if "error" in state:
             yield f"{node}  {state['error']}"
             continue
