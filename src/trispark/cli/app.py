@@ -299,6 +299,27 @@ def report(
         terminal.json({"site": chosen, **made})
 
 
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(help="Boots: numbers or ids of `records list` or generations, with commas.")],
+    second: Annotated[str, typer.Argument(help="The boots that are compared with them.")],
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What two groups of boots measured, with intervals over boots and what else differs; never a verdict."""
+    from trispark.boot_comparison import choose_boots, compare_boots
+    from trispark.cli.compare import comparison_lines
+    from trispark.noise_floor import kept_noise
+
+    terminal, name = _begin(site, changing=False, offline=True)
+    records = record_cache(REPO, name).list()
+    found = compare_boots(choose_boots(first, records), choose_boots(second, records), kept_noise(REPO, name))
+    for line in comparison_lines(found):
+        terminal.say(line)
+    if as_json:
+        terminal.json({"site": name, **found.as_dict()})
+
+
 @lab_app.command("up")
 def lab_up(
     share: Annotated[
