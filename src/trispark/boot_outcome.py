@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from trispark.allowlist import Allowlist
-from trispark.bench_check import bench_problem
-from trispark.bench_plan import bench_input
-from trispark.bench_windows import WindowCheck, check_windows
-from trispark.benchstats import BenchSummary, summarize
-from trispark.canonical import canonical_json
-from trispark.errors import TrisparkError
 from trispark.gate_result import GateResult
+from trispark.measurement import Measured, measurement_problem, read_measurement
 from trispark.project import ProjectState
 from trispark.records import build_boot_record
 from trispark.resolve import restore
-from trispark.step_time import StepCheck, check_steps, steps_problem
 
 GOOD_PURPOSES: Final = ("serve", "rollback")
 ALL_RANKS: Final = "boot.ranks"
@@ -33,17 +27,6 @@ class Failure:
     check_id: str
     node: str
     line: str
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The load client's output and its summary; `unreadable`: why there is no summary of an output that is there."""
-
-    output: dict[str, Any] | None
-    summary: BenchSummary | None
-    unreadable: TrisparkError | None = None
-    checks: tuple[WindowCheck, ...] = ()
-    steps: tuple[StepCheck, ...] = ()
 
 
 def first_failure(plan: Mapping[str, Any], facts: Facts) -> Failure | None:
@@ -99,8 +82,7 @@ def record_boot(
     """
     resolution = restore(plan["resolved"])
     gates = _gates(facts)
-    measured = _measured(plan, facts)
-    bench = measured.output
+    measured = read_measurement(plan, facts)
     ready = [float(fact["watch"]["seconds"]) for fact in facts.values() if (fact.get("watch") or {}).get("seconds")]
     phases = {"total": round(now.timestamp() - float(plan["started"]), 2)}
     if ready:
@@ -117,14 +99,7 @@ def record_boot(
         observations={node: fact.get("after_load") or fact.get("observation") for node, fact in facts.items()},
         timings={"started_at": plan["time"], "ended_at": f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}", "phases": phases},
         gates=gates,
-        bench=None
-        if bench is None
-        else {
-            **bench,
-            "input": bench_input(plan["bench"]),
-            "checks": [asdict(check) for check in measured.checks],
-            "steps": [asdict(check) for check in measured.steps],
-        },
+        bench=measured.recorded(plan["bench"]) if measured.output is not None else None,
         summary=measured.summary,
         outcome=_outcome(plan, gates, first_failure(plan, facts), measured),
         previous=previous,
@@ -137,22 +112,13 @@ def _outcome(
     bad = [gate for gate in gates if not gate.ok]
     if bad:
         return {"state": "invalid", "reason": bad[0].line(), "good": False}
-    problem = _bench_problem(plan, measured) if plan.get("bench") and gates else None
+    problem = measurement_problem(plan, measured) if plan.get("bench") and gates else None
     if failure is not None:
         reason = f"{failure.line}; {problem}" if problem and failure.check_id == "TS-BOOT-NODE" else failure.line
         return {"state": "invalid" if gates else "failed", "reason": reason, "good": False}
     if problem:
         return {"state": "invalid", "reason": problem, "good": False}
     return {"state": "valid", "reason": "all gates passed", "good": plan["purpose"] in GOOD_PURPOSES}
-
-
-def _bench_problem(plan: Mapping[str, Any], measured: Measured) -> str | None:
-    """What is wrong with the measurement, as the line of an error; None when it is complete."""
-    if measured.unreadable is not None:
-        return str(measured.unreadable)
-    problem = bench_problem(plan["bench"]["input"], measured.output, _probe_interval_s(plan))
-    problem = problem or steps_problem(measured.steps)
-    return f"TS-BENCH-INCOMPLETE: {problem}; do: read the kept logs, then boot again" if problem else None
 
 
 def _gates(facts: Facts) -> list[GateResult]:
@@ -165,64 +131,3 @@ def _gates(facts: Facts) -> list[GateResult]:
                 results += [GateResult(**gate) for gate in found]
                 break
     return results
-
-
-def _measured(plan: Mapping[str, Any], facts: Facts) -> Measured:
-    """Raises nothing: a boot whose measurement cannot be read is recorded, too."""
-    for fact in facts.values():
-        answer = fact.get("bench") or {}
-        output = answer.get("output") or _from_rows(answer)
-        if output:
-            try:
-                summary, checks = summarize(output), check_windows(output, _probe_interval_s(plan))
-                steps = check_steps(output, checks, _head_log(plan, facts))
-                return Measured(output, summary, None, tuple(checks), tuple(steps))
-            except TrisparkError as error:
-                recordable = isinstance(output, dict) and _recordable(output)
-                return Measured(output if recordable else None, None, error)
-    return Measured(None, None)
-
-
-def _from_rows(answer: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a load client without an output had written until then, as one that ended early."""
-    rows = answer.get("rows")
-    if not rows:
-        return None
-    said = [str(line) for line in answer.get("log_tail") or ()]
-    ended = said[-1] if said else f"exit {answer.get('exit_code')}"
-    return {"requests": rows, "waves": [], "server_info": [], "windows": [], "ended": ended}
-
-
-def _head_log(plan: Mapping[str, Any], facts: Facts) -> str | None:
-    """The lines of rank 0, as observed after the measurement."""
-    for name, node in plan["nodes"].items():
-        if node["rank"] == 0:
-            return ((facts.get(name) or {}).get("after_load") or {}).get("log")
-    return None
-
-
-def _probe_interval_s(plan: Mapping[str, Any]) -> float | None:
-    """How often the container's own health check asks an idle engine for a token (site and engine say so)."""
-    for node in plan["nodes"].values():
-        check = ((node.get("spec") or {}).get("container") or {}).get("healthcheck")
-        if node["rank"] == 0 and check:
-            return float(check["interval_s"])
-    return None
-
-
-def _recordable(output: Mapping[str, Any]) -> bool:
-    """Whether a record can hold it as it is (record_model.Bench)."""
-    info = output.get("server_info")
-    lists = [
-        output.get("requests"),
-        output.get("waves"),
-        [] if info is None or isinstance(info, Mapping) else info,
-        output.get("windows") or [],
-    ]
-    if not all(isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows) for rows in lists):
-        return False
-    try:
-        canonical_json(dict(output))
-    except TrisparkError:
-        return False
-    return True

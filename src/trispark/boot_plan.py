@@ -176,7 +176,7 @@ def plan_arm(
     plan = _plan(resolution, purpose, statuses, moment)
     difference = compare(arms.baseline, resolution)
     plan.update(
-        bench=_bench(project) if measure else None,
+        bench=bench_part(project.site, project.root) if measure else None,
         requested={
             "stage": stage or None,
             "feature": selected if arm == "candidate" else None,
@@ -331,16 +331,15 @@ def _plan(resolution: Resolution, purpose: str, statuses: Answers, moment: Momen
     }
 
 
-def _bench(project: Project) -> dict[str, Any]:
+def bench_part(site: Site, root: Path) -> dict[str, Any]:
     """The measurement: which rank sends the load, from which image, and the load client's input.
 
     Never the head: the client's work would slow the engine that it measures.
     """
-    site = project.site
     return {
         "rank": BENCH_RANK,
         "image": site.require_bench_image(),
-        "input": client_input(site, project.root),
+        "input": client_input(site, root),
     }
 
 

@@ -1,4 +1,4 @@
-"""`./trispark bench`: what the load client itself is worth."""
+"""`./trispark bench`: measures what runs, and says what the load client itself is worth."""
 
 from __future__ import annotations
 
@@ -22,12 +22,20 @@ PUBLIC = Path(".trispark/truth/public")
 LOCK = "requirements/truth.txt"
 INSTALL_S = 1800
 
-bench_app = typer.Typer(help="The load client, and how exact it is.", no_args_is_help=True)
+bench_app = typer.Typer(help="Measure what runs; the load client, and how exact it is.", no_args_is_help=True)
 
 
-@bench_app.callback()
-def _group() -> None:
-    pass
+@bench_app.command("run")
+def bench_run(
+    site: Annotated[
+        str | None, typer.Option("--site", envvar="TRISPARK_SITE", help="A directory of inventory/.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+) -> None:
+    """Measure what runs now, with the site's plan; as ./trispark play bench. No boot, no record, no verdict."""
+    from trispark.cli import app as root
+
+    root.play("bench", site=site, as_json=as_json)
 
 
 @bench_app.command("truth")

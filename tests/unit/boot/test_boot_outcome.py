@@ -9,8 +9,9 @@ import pytest
 
 from trispark.bench_check import bench_problem
 from trispark.bench_plan import bench_input
-from trispark.boot_outcome import Measured, _outcome, first_failure
+from trispark.boot_outcome import _outcome, first_failure
 from trispark.gate_result import GateResult
+from trispark.measurement import Measured
 
 NODES = ("spark0", "spark1", "spark2")
 INPUT: dict[str, Any] = {
