@@ -134,6 +134,20 @@ def test_the_status_playbook_itself_says_what_each_node_runs(serving) -> None:
         assert f"{name}  current {running}; running, boot " in played.output
 
 
+def test_what_runs_can_be_measured_without_a_boot_or_a_record(serving) -> None:
+    before = records_of(serving, "spark0")
+    kept = serving.root / ".trispark/lab/bench"
+    known = set(kept.glob("*"))
+    played = serving.play("bench")
+    assert played.rc == 0, played.output
+    (file,) = set(kept.glob("*")) - known
+    found = json.loads(file.read_text())
+    assert found["outcome"] == {"state": "valid", "reason": "complete"}
+    assert found["metrics"]["c1-prose.decode_tps"] > 0
+    assert found["boots"] == [serving.inspect("spark0")["Config"]["Labels"]["trispark.boot"]]
+    assert records_of(serving, "spark0") == before
+
+
 def test_a_second_run_changes_nothing_but_boot_and_record(serving) -> None:
     before = {name: serving.hash_tree(name) for name in serving.nodes}
     images = {name: serving.node(name, "docker", "images", "-q", "--no-trunc") for name in serving.nodes}
