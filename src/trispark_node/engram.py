@@ -121,8 +121,10 @@ def engram(
 def outlook(node: Node, request: EngramRequest) -> tuple[int, dict[str, Any]]:
     """(bytes of whole shards that this request works through, the answer when there are none).
 
-    Raises what the request would raise before that work.
+    Raises what the request would raise before that work. The library is loaded before the job is detached: the agent's
+    file may be replaced while the job runs.
     """
+    native_library.loaded()
     findings = inspect(request)
     if request.action == ENSURE:
         plan = _plan(node, request, findings, ALONE, None)
