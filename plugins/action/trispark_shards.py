@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from trispark.agent_call import AGENT, call_agent
 from trispark.lifeline import die_with_controller
 from trispark.run_events import WORK_PREFIX
-from trispark.shard_job import Interrupted, follow
+from trispark.shard_job import Interrupted, Lost, follow
 
 
 class ActionModule(ActionBase):
@@ -42,7 +43,10 @@ class ActionModule(ActionBase):
 
         def ask(request: Mapping[str, Any]) -> dict[str, Any]:
             check = self._task.check_mode and request["action"] == "start"  # a job that was begun is followed as ever
-            return call_agent(self, "engram-job", request, agent=agent, check=check)
+            try:
+                return call_agent(self, "engram-job", request, agent=agent, check=check)
+            except (AnsibleError, OSError) as error:
+                raise Lost(str(error)) from error
 
         try:
             with _interruptible():
@@ -54,6 +58,8 @@ class ActionModule(ActionBase):
                     clock=time.monotonic,
                     pause=time.sleep,
                 )
+        except Lost as lost:  # nothing began: as any other task of a node that cannot be reached
+            raise lost.__cause__ or lost from None
         except Interrupted:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)  # as it would have ended without this plugin

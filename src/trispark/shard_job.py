@@ -20,13 +20,17 @@ GRACE_S: Final = 300.0
 POLL_S: Final = 2.0
 """How long the node waits for the job's end before it answers a poll."""
 LOST_AT_MOST: Final = 10
-"""Polls in a row that a node may leave unanswered: a connection may be made again, the job needs none."""
+"""Polls in a row that may be lost, without a connection or without an answer: the job needs neither."""
 MIB: Final = 2**20
 
 
 class Ask(Protocol):
     def __call__(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """A task's result of one call of the agent's verb `engram-job` (agent_call.call_agent)."""
+        """A task's result of one call of the agent's verb `engram-job` (agent_call.call_agent). Raises Lost."""
+
+
+class Lost(Exception):
+    """The connection to the node could not be made or broke."""
 
 
 class Interrupted(BaseException):
@@ -87,9 +91,11 @@ def _watch(
     show(f"job {job} {what} {total / 1e9:.2f} GB; at most {duration(within)}")
     began, lines, lost = clock(), _Lines(show, clock), 0
     while True:
-        polled = ask({"action": "poll", "job": job, "timeout_s": POLL_S})
-        if polled.get("failed") and "answer" not in polled and lost < LOST_AT_MOST:
+        polled = _poll(ask, job)
+        if "answer" not in polled:
             lost += 1
+            if lost > LOST_AT_MOST:
+                return _lost(job, polled)
             pause(POLL_S)
             continue
         if polled.get("failed"):
@@ -102,6 +108,28 @@ def _watch(
         if clock() - began > within:
             ask({"action": "stop", "job": job})
             return failed(_late(job, within, state).as_dict())
+
+
+def _poll(ask: Ask, job: str) -> dict[str, Any]:
+    """The result of a poll, without `answer` when it was lost."""
+    try:
+        return ask({"action": "poll", "job": job, "timeout_s": POLL_S})
+    except Lost as lost:
+        return {"unreachable": True, "msg": str(lost)}
+
+
+def _lost(job: str, polled: Mapping[str, Any]) -> dict[str, Any]:
+    """A node that cannot be reached is unreachable for Ansible, too."""
+    error = TrisparkError(
+        "TS-ENGRAM-LOST",
+        "the node does not answer any more; its job on the shards goes on without this controller",
+        where=f"job {job}",
+        expected=f"an answer to one of {LOST_AT_MOST + 1} polls in a row",
+        observed=str(polled.get("msg") or "none"),
+        remedy="see the node and its connection, then run the same verb again: it joins the job or says how it ended",
+    )
+    result = failed(error.as_dict())
+    return {**result, "failed": False, "unreachable": True} if polled.get("unreachable") else result
 
 
 def _ended(state: Mapping[str, Any]) -> dict[str, Any]:

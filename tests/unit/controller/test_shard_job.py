@@ -10,6 +10,7 @@ import pytest
 from trispark.shard_job import (
     LOST_AT_MOST,
     Interrupted,
+    Lost,
     deadline_s,
     duration,
     follow,
@@ -145,12 +146,26 @@ def test_too_slow_is_ended_with_its_speed() -> None:
     assert 776 < node.time < 776 + 60
 
 
-def test_a_connection_may_be_lost_for_a_while() -> None:
-    lost = {"failed": True, "check_id": "TS-AGENT-SILENT"}
+SILENT = {"failed": True, "check_id": "TS-AGENT-SILENT", "msg": "TS-AGENT-SILENT: no JSON"}
+
+
+@pytest.mark.parametrize(
+    ("lost", "unreachable", "said"),
+    [
+        pytest.param(SILENT, False, "TS-AGENT-SILENT: no JSON", id="no answer"),
+        pytest.param(Lost("ssh: connection reset"), True, "ssh: connection reset", id="no connection"),
+    ],
+)
+def test_polls_may_be_lost_for_a_while(lost, unreachable, said) -> None:
     node = Node(*[lost] * LOST_AT_MOST, running(GB), *[lost] * LOST_AT_MOST, over("done", FILES))
     assert node.follow()["answer"] == FILES
-    node = Node(*[lost] * (LOST_AT_MOST + 1))
-    assert node.follow()["check_id"] == "TS-AGENT-SILENT"
+    node = Node(*[lost] * (LOST_AT_MOST + 1), running(GB))
+    result = node.follow()
+    assert (result["check_id"], bool(result.get("unreachable"))) == ("TS-ENGRAM-LOST", unreachable)
+    assert bool(result["failed"]) is not unreachable, "else Ansible would not mark the node unreachable"
+    assert said in result["msg"]
+    assert f"job {JOB}" in result["msg"]
+    assert "goes on" in result["msg"]
     assert "stop" not in node.actions, "the job ends by itself"
 
 
