@@ -20,7 +20,7 @@ from ansible.utils.display import Display
 from trispark.agent_call import AGENT, call_agent
 from trispark.lifeline import die_with_controller
 from trispark.run_events import WORK_PREFIX
-from trispark.shard_job import Interrupted, Lost, follow
+from trispark.shard_job import Interrupted, Lost, follow, new_job
 
 
 class ActionModule(ActionBase):
@@ -53,6 +53,7 @@ class ActionModule(ActionBase):
                 result = follow(
                     ask,
                     self._task.args["work"],
+                    job=new_job(),
                     floor_mib_s=float(self._task.args["floor_mib_s"]),
                     show=lambda line: display.display(f"{WORK_PREFIX}{node}: {line}"),
                     clock=time.monotonic,

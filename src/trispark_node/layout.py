@@ -81,6 +81,11 @@ class Layout:
         return self.root / "engram-job.json"
 
     @property
+    def engram_forestalled(self) -> Path:
+        """Jobs that were stopped before they began."""
+        return self.root / "engram-job.forestalled.json"
+
+    @property
     def share(self) -> Path:
         """Which mount of the checkpoint is ours."""
         return self.root / "share.json"

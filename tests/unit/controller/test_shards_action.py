@@ -14,7 +14,7 @@ from ansible.errors import AnsibleConnectionFailure, AnsibleError
 ROOT = Path(__file__).resolve().parents[3]
 JOB = "j" + "1" * 16
 STATE = {"ok": True, "state": "done", "answer": {"ok": True, "changed": False, "files": []}}
-BEGUN = {"ok": True, "job": JOB, "attached": False, "total_bytes": 1, "earlier": None}
+BEGUN = {"ok": True, "job": JOB, "attached": False, "total_bytes": 1, "deadline_s": 600, "earlier": None}
 
 
 class Connection:

@@ -70,7 +70,8 @@ def test_a_job_whose_agent_is_replaced_comes_to_its_end(quick_path: Path, checkp
     place.mkdir()
     write_agent(agent, b"\xff")
     fields = {"checkpoint": str(checkpoint.directory), "directory": str(place), "rank": 1, "tp": 3, "layers": [1, 14]}
-    request = {"action": "start", "work": {"action": "ensure", **fields}, "job_deadline_s": 60}
+    request = {"action": "start", "job": "j" + "0" * 16, "work": {"action": "ensure", **fields}}
+    request |= {"floor_bytes_s": 1, "grace_s": 60}
     argv = [sys.executable, "-I", "-c", JOB, str(agent), str(quick_path / "other"), str(root), json.dumps(request), how]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
