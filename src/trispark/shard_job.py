@@ -23,6 +23,13 @@ POLL_S: Final = 2.0
 LOST_AT_MOST: Final = 10
 """Polls in a row that may be lost, without a connection or without an answer: the job needs neither."""
 MIB: Final = 2**20
+TASK: Final = "Verify the packed shards, pack what is missing"
+"""Of the role engram: in which a run was interrupted."""
+INTERRUPTED: Final = (
+    "jobs on the nodes' shards were told to end; one whose node did not hear it ends by itself, "
+    "and the same command joins it or says how it ended"
+)
+"""Said by the front end: what a task shows after an interrupt, ansible-playbook does not print any more."""
 _JOINED: Final = "if it goes on, it ends by itself, and the same verb joins it or says how it ended"
 
 

