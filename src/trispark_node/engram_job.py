@@ -81,15 +81,15 @@ def engram_job(node: Node, request: JobRequest, mode: Mode) -> dict[str, Any]:
 
 def _start(node: Node, request: JobRequest, work: EngramRequest, mode: Mode) -> dict[str, Any]:
     """`job` is None where the answer is there already; `earlier` says how a job ended that nobody asked after."""
+    if mode.check:
+        return {**engram.engram(node, work, mode), "job": None}
     file = JobFile(node)
     before = file.read()
-    check = mode.check and work.action == ENSURE  # whatever verifies changes nothing
-    if before is not None and not check and _state_of(node, file, before["job"])["state"] == RUNNING:
+    if before is not None and _state_of(node, file, before["job"])["state"] == RUNNING:
         if before["fingerprint"] != work.fingerprint:
             raise _busy(before)
         return {"changed": False, "attached": True, **{key: before[key] for key in _OF_BEGUN}}
-    short = work.action != ENSURE and work.level == QUICK
-    if short or check:
+    if work.action != ENSURE and work.level == QUICK:
         return {**engram.engram(node, work, mode), "job": None}
     file.refuse_forestalled(request.job)
     total, answer = engram.outlook(node, work)

@@ -65,3 +65,9 @@ def test_a_connection_that_breaks_at_a_poll_does_not_end_the_watch(run: Any, bro
 def test_a_node_that_cannot_be_reached_at_first_is_unreachable(run: Any) -> None:
     with pytest.raises(AnsibleConnectionFailure, match="no route"):
         run(Connection(AnsibleConnectionFailure("no route")))
+
+
+def test_check_mode_asks_once(run: Any) -> None:
+    connection = Connection({"ok": True, "changed": False, "job": None, "files": [], "skipped_level": "deep"})
+    assert run(connection, check=True)["answer"]["skipped_level"] == "deep"
+    assert [request.get("check") for request in connection.requests] == [True]

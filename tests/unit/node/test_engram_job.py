@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.unit.node.conftest import FakeDocker
 
-from trispark_node import cli, detached, engram_job, native_pack, shard_check, shard_pack
+from trispark_node import cli, detached, engram, engram_job, native_pack, shard_check, shard_pack
 from trispark_node.job_state import KEPT_FORESTALLED
 from trispark_node.lock import held, is_held
 from trispark_node.processes import start_ticks
@@ -265,6 +265,33 @@ def test_check_mode_begins_nothing(bench, checkpoint, place):
     assert names(place) == []
 
 
+@pytest.mark.parametrize("level", ["full", "deep"])
+@pytest.mark.parametrize("verb", ["engram", "engram-job"])
+def test_check_mode_verifies_at_the_quick_level_alone(bench, checkpoint, place, monkeypatch, level, verb):
+    bench.ask("engram", **work(checkpoint, place))
+    monkeypatch.setattr(engram, "look", None)
+    monkeypatch.setattr(engram_job, "spawn", None)
+    fields = work(checkpoint, place, action="verify", level=level)
+    asked = fields if verb == "engram" else request(fields)
+    with held(bench.node.layout.lock("disk"), bench.clock, 0, "a measurement"):
+        before = bench.tree()
+        answer = bench.ask(verb, **asked, check=True)
+        assert bench.tree() == before
+    assert (answer["changed"], answer["skipped_level"], answer.get("job")) == (False, level, None)
+    assert [row["state"] for row in answer["files"]] == ["ok", "ok"]
+    (place / FILE).write_bytes(b"wrong")
+    refused, _ = cli.answer(bench.node, verb, json.dumps({**asked, "check": True}))
+    assert (refused["error"]["id"], refused["skipped_level"]) == ("TS-ENGRAM-SIZE", level)
+
+
+def test_check_mode_follows_no_job(bench, large_checkpoint, place):
+    fields = work(large_checkpoint, place, limit_bytes_s=2 * MIB)
+    begun = start(bench, fields)
+    answer = start(bench, fields, check=True)
+    assert (answer["job"], [row["action"] for row in answer["files"]]) == (None, ["packed", "packed"])
+    assert bench.ask("engram-job", action="poll", job=begun["job"])["state"] == "running"
+
+
 def test_refusals_come_at_once_and_not_from_a_job(bench, checkpoint, place):
     (place / FILE).write_bytes(b"wrong")
     fields = work(checkpoint, place)
@@ -280,7 +307,7 @@ def test_refusals_come_at_once_and_not_from_a_job(bench, checkpoint, place):
 @pytest.mark.parametrize("level", ["full", "deep"])
 def test_a_whole_verification_is_a_job(bench, checkpoint, place, level):
     bench.ask("engram", **work(checkpoint, place))
-    begun = start(bench, work(checkpoint, place, action="verify", level=level), check=level == "deep")
+    begun = start(bench, work(checkpoint, place, action="verify", level=level))
     state = ended(bench, begun["job"])
     assert (state["state"], state["title"]) == ("done", f"engram verify {level}")
     assert [row["checked"] for row in state["answer"]["files"]] == ["whole", "whole"]
