@@ -6,8 +6,8 @@ stop    ends it; nothing of an unfinished shard stays. A job that has not begun 
 
 Who starts a job names it, so that it can be stopped also when the answer to its start is lost.
 
-The job's state lies in `engram-job.json`. That a job lives is not written there: it holds the lock `lock.engram`, which
-the kernel drops with its process.
+The job's state lies in `engram-job.json`, with the number and the start of its process: a job lives while that process
+does. `lock.engram-start` is held from a look at that file until a job is in it, `lock.engram` while one is at work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import os
 import re
 import select
 import signal
-import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from trispark_node.detached import Say, spawn
 from trispark_node.engram_request import ENSURE, EngramRequest
 from trispark_node.errors import AgentError
 from trispark_node.fields import Fields
+from trispark_node.job_meter import Meter
 from trispark_node.job_state import DIED, ENDED, FORESTALLED, PROCFS, RUNNING, STOPPED, JobFile
 from trispark_node.journal import FAILED
 from trispark_node.lock import held
@@ -83,14 +83,35 @@ def _start(node: Node, request: JobRequest, work: EngramRequest, mode: Mode) -> 
     """`job` is None where the answer is there already; `earlier` says how a job ended that nobody asked after."""
     if mode.check:
         return {**engram.engram(node, work, mode), "job": None}
-    file = JobFile(node)
-    before = file.read()
-    if before is not None and _state_of(node, file, before["job"])["state"] == RUNNING:
-        if before["fingerprint"] != work.fingerprint:
-            raise _busy(before)
-        return {"changed": False, "attached": True, **{key: before[key] for key in _OF_BEGUN}}
+    joined = _join(node, request, work)
+    if joined is not None:
+        return joined
     if work.action != ENSURE and work.level == QUICK:
         return {**engram.engram(node, work, mode), "job": None}
+    node.disk.make_directory(node.layout.root)
+    # Held until the job is in its file: of two controllers that start at once the second one joins or is refused.
+    with held(node.layout.lock("engram-start"), node.clock, mode.lock_wait_s, f"start of job {request.job}") as note:
+        note()
+        return _join(node, request, work) or _begin(node, request, work, mode)
+
+
+def _join(node: Node, request: JobRequest, work: EngramRequest) -> dict[str, Any] | None:
+    """The job at work, where it does what is asked for; also the asked one itself, whose start may arrive twice."""
+    file = JobFile(node)
+    before = file.read()
+    if before is None:
+        return None
+    if before["job"] != request.job:
+        if _state_of(node, file, before["job"])["state"] != RUNNING:
+            return None
+        if before["fingerprint"] != work.fingerprint:
+            raise _busy(before)
+    return {"changed": False, "attached": True, **{key: before[key] for key in _OF_BEGUN}}
+
+
+def _begin(node: Node, request: JobRequest, work: EngramRequest, mode: Mode) -> dict[str, Any]:
+    file = JobFile(node)
+    before = file.read()
     file.refuse_forestalled(request.job)
     total, answer = engram.outlook(node, work)
     earlier = _earlier(before)
@@ -99,7 +120,6 @@ def _start(node: Node, request: JobRequest, work: EngramRequest, mode: Mode) -> 
             file.see(before["job"])
         return {"changed": False, **answer, "job": None, "earlier": earlier}
     job, deadline_s = request.job, request.grace_s + total / request.floor_bytes_s
-    node.disk.make_directory(node.layout.root)
 
     def run(started: Say) -> None:
         # The connection to Docker is closed here, and its number may be a lock's by now: a node of its own.
@@ -124,7 +144,7 @@ def _start(node: Node, request: JobRequest, work: EngramRequest, mode: Mode) -> 
 def _run(node: Node, work: EngramRequest, job: str, total: int, deadline_s: float, mode: Mode, started: Say) -> None:
     """In the detached process."""
     file = JobFile(node)
-    meter = _Meter(file, job, total)
+    meter = Meter(file, job, total)
 
     def begun() -> None:
         file.begin(job, work, total, deadline_s)
@@ -150,39 +170,6 @@ def _run(node: Node, work: EngramRequest, job: str, total: int, deadline_s: floa
         started({"error": result["error"]})
 
 
-class _Meter:
-    """Adds the work on single files up and keeps it in the job's file."""
-
-    def __init__(self, file: JobFile, job: str, total: int) -> None:
-        self._file = file
-        self._job = job
-        self._total = total
-        self._before = 0
-        self._current = ("", "")
-        self._last = 0
-        self._began = time.monotonic()
-
-    def __call__(self, name: str, phase: str, done: int, _all: int) -> None:
-        if (name, phase) != self._current:
-            self._before += self._last
-            self._current = (name, phase)
-        self._last = done
-        sum_done = self._before + done
-        seconds = time.monotonic() - self._began
-        rate = sum_done / seconds if seconds > 0 else 0.0
-        left = max(self._total - sum_done, 0) / rate if rate else None
-        with suppress(OSError):  # a full disk: the work itself says so
-            self._file.progress(
-                self._job,
-                file=name,
-                phase=phase,
-                done_bytes=sum_done,
-                total_bytes=max(self._total, sum_done),
-                mib_s=round(rate / 2**20, 1),
-                left_s=None if left is None else round(left, 1),
-            )
-
-
 def _poll(node: Node, request: JobRequest) -> dict[str, Any]:
     file = JobFile(node)
     deadline = node.clock.monotonic() + request.timeout_s
@@ -192,27 +179,26 @@ def _poll(node: Node, request: JobRequest) -> dict[str, Any]:
             break
         node.clock.sleep(POLL_S)
     if state["state"] in ENDED and not state["seen"]:
-        file.see(request.job)
+        with suppress(OSError, AgentError):  # whoever asks has the result all the same
+            file.see(request.job)
     return {"changed": False, **{key: value for key, value in state.items() if key not in ("fingerprint", "seen")}}
 
 
 def _state_of(node: Node, file: JobFile, job: str) -> dict[str, Any]:
     """What the file says, and DIED for one that says running without a process behind it."""
-    state = file.read()
-    # The lock is given back before the end is written: what counts is the process, and what the file says after it.
-    if state is not None and state["job"] == job and state["state"] == RUNNING and not _is_there(state):
-        state = file.read()
-        gone = True
-    else:
-        gone = False
-    if state is None or state["job"] != job:
+    state = file.find(job)
+    gone = state is not None and state["state"] == RUNNING and not _is_there(state)
+    if gone:  # the lock is given back before the end is written: what counts is what the file says after the process
+        state = file.find(job)
+    if state is None:
+        now = file.read()
         raise AgentError(
             "TS-ENGRAM-JOB",
             "there is no such job on this node's shards",
             where=str(node.layout.engram_job),
             expected=job,
-            observed="none" if state is None else state["job"],
-            remedy="run the verb again; another controller may have begun its own job",
+            observed="none" if now is None else now["job"],
+            remedy="run the verb again; other controllers may have begun their own jobs",
         )
     if state["state"] == RUNNING and gone:
         return {**state, "state": DIED}
@@ -239,7 +225,7 @@ def _stop(node: Node, job: str, mode: Mode) -> dict[str, Any]:
         running = other["job"] if other is not None and other["state"] == RUNNING and _is_there(other) else None
         return {"changed": True, "state": FORESTALLED, "running": running}
     state = _state_of(node, file, job)
-    if state["state"] not in (RUNNING, DIED):
+    if state["state"] not in (RUNNING, DIED) or not file.is_last(job):
         return {"changed": False, "state": state["state"]}
     if mode.check:
         return {"changed": True, "state": state["state"]}

@@ -47,16 +47,26 @@ class JobFile:
 
     def read(self) -> dict[str, Any] | None:
         """None when there is none that can be read: its work is safe without it."""
-        try:
-            values = parse_json(read_bounded(self._path, MAX_BYTES))
-        except (OSError, ValueError):
-            return None
-        return values if isinstance(values, dict) and set(values) == _KEYS else None
+        return _read(self._path)
+
+    def find(self, job: str) -> dict[str, Any] | None:
+        """The last job or the one before it: whoever follows that one may not have its result yet."""
+        for found in (self.read(), _read(self._node.layout.engram_job_before)):
+            if found is not None and found["job"] == job:
+                return found
+        return None
+
+    def is_last(self, job: str) -> bool:
+        found = self.read()
+        return found is not None and found["job"] == job
 
     def begin(self, job: str, work: EngramRequest, total: int, deadline_s: float) -> None:
         """Raises TS-ENGRAM-JOB for one that was stopped before it began."""
         with self._alone():
             self.refuse_forestalled(job)
+            before = self.read()
+            if before is not None:
+                self._node.disk.replace(self._node.layout.engram_job_before, canonical_json(before))
             self._begin(job, work, total, deadline_s)
 
     def _begin(self, job: str, work: EngramRequest, total: int, deadline_s: float) -> None:
@@ -111,8 +121,7 @@ class JobFile:
         """Keep a job that is not known from ever beginning: its start may be on its way. False for a known one."""
         self._node.disk.make_directory(self._node.layout.root)
         with self._alone():
-            found = self.read()
-            if found is not None and found["job"] == job:
+            if self.find(job) is not None:
                 return False
             jobs = [*(each for each in self._forestalled() if each != job), job][-KEPT_FORESTALLED:]
             self._node.disk.replace(self._node.layout.engram_forestalled, canonical_json(jobs))
@@ -149,3 +158,11 @@ class JobFile:
 
     def _durable(self) -> None:
         self._node.disk.replace(self._path, canonical_json(self._known))
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        values = parse_json(read_bounded(path, MAX_BYTES))
+    except (OSError, ValueError):
+        return None
+    return values if isinstance(values, dict) and set(values) == _KEYS else None

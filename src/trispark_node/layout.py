@@ -81,6 +81,11 @@ class Layout:
         return self.root / "engram-job.json"
 
     @property
+    def engram_job_before(self) -> Path:
+        """The job before the last one."""
+        return self.root / "engram-job.before.json"
+
+    @property
     def engram_forestalled(self) -> Path:
         """Jobs that were stopped before they began."""
         return self.root / "engram-job.forestalled.json"

@@ -8,7 +8,7 @@ import random
 import secrets
 import select
 import signal
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -152,6 +152,82 @@ def test_the_same_request_attaches_and_another_one_is_told_who_is_at_work(bench,
     assert "since 2026-01-02T03:04:05.000Z" in error["observed"]
     stopped = bench.ask("engram-job", action="stop", job=begun["job"])
     assert (stopped["changed"], stopped["state"]) == (True, "stopped")
+
+
+def test_the_second_of_two_starts_at_once_is_refused_by_the_name_of_the_first(bench, checkpoint, place, monkeypatch):
+    fields, errors = work(checkpoint, place), []
+
+    def spawn(run, deadline_s):
+        errors.append(start_refused(bench, fields))
+        return detached.spawn(run, deadline_s)
+
+    monkeypatch.setattr(engram_job, "spawn", spawn)
+    begun = start(bench, fields)
+    (error,) = errors
+    assert error["id"] == "TS-AGENT-LOCKED"
+    assert error["observed"].startswith(f"held by start of job {begun['job']}, pid {os.getpid()}, since ")
+    assert ended(bench, begun["job"])["state"] == "done"
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_the_second_of_two_starts_at_once_joins_when_the_first_has_begun(bench, large_checkpoint, place, other):
+    slow, begun = work(large_checkpoint, place, limit_bytes_s=2 * MIB), []
+    bench.root.mkdir()
+    with ExitStack() as first:
+        first.enter_context(held(bench.node.layout.lock("engram-start"), bench.clock, 0, "start of job"))
+
+        def go_on(_time):
+            if not begun:
+                first.close()
+                begun.append(start(bench, slow))
+
+        bench.clock.on_sleep.append(go_on)
+        if other:
+            error = start_refused(bench, {**slow, "layers": [1]})
+            assert (error["id"], begun[0]["job"] in error["observed"]) == ("TS-ENGRAM-BUSY", True)
+        else:
+            joined = start(bench, slow)
+            assert (joined["job"], joined["attached"]) == (begun[0]["job"], True)
+    assert begun[0]["attached"] is False
+
+
+def test_a_start_that_arrives_twice_begins_one_job(bench, checkpoint, place):
+    """A connection that breaks is made again, and the request sent again."""
+    bench.ask("engram", **work(checkpoint, place))
+    asked = request(work(checkpoint, place, action="verify", level="full"))
+    begun = bench.ask("engram-job", **asked)
+    state = ended(bench, begun["job"])
+    again = bench.ask("engram-job", **asked)
+    assert (again["job"], again["attached"]) == (begun["job"], True)
+    assert bench.ask("engram-job", action="poll", job=begun["job"])["started_at"] == state["started_at"]
+    assert not bench.node.layout.engram_job_before.exists()
+
+
+def test_a_job_that_follows_at_once_takes_no_result_away(bench, checkpoint, place):
+    """The first controller's next poll comes when another controller's job has begun already."""
+    first = start(bench, work(checkpoint, place))
+    real_wait(bench, first["job"])
+    second = start(bench, work(checkpoint, place, action="verify", level="full"))
+    real_wait(bench, second["job"])
+    state = bench.ask("engram-job", action="poll", job=first["job"])
+    assert (state["state"], state["title"], state["answer"]["changed"]) == ("done", "engram ensure", True)
+    assert bench.ask("engram-job", action="stop", job=first["job"]) == {"ok": True, "changed": False, "state": "done"}
+    state = bench.ask("engram-job", action="poll", job=second["job"])
+    assert (state["state"], state["title"]) == ("done", "engram verify full")
+
+
+def test_two_controllers_get_the_same_result(bench, checkpoint, place):
+    begun = start(bench, work(checkpoint, place))
+    state = ended(bench, begun["job"])
+    assert bench.ask("engram-job", action="poll", job=begun["job"]) == state
+
+
+def test_a_result_is_handed_out_also_when_it_cannot_be_noted(bench, checkpoint, place):
+    begun = start(bench, work(checkpoint, place))
+    real_wait(bench, begun["job"])
+    with held(bench.node.layout.lock("engram-job"), bench.clock, 0, "another"):
+        assert bench.ask("engram-job", action="poll", job=begun["job"])["state"] == "done"
+    assert start(bench, work(checkpoint, place))["earlier"] is not None
 
 
 def test_progress_is_seen_with_its_speed_and_the_time_left(bench, large_checkpoint, place):
