@@ -6,13 +6,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 
 from trispark.agent_call import call_agent
 from trispark.drain import drain
 from trispark.errors import TrisparkError
 from trispark.lifeline import die_with_controller
+from trispark.lost_polls import again
 
 
 class ActionModule(ActionBase):
@@ -27,7 +28,8 @@ class ActionModule(ActionBase):
         die_with_controller()
 
         def ask(path: str) -> Mapping[str, Any]:
-            answer = call_agent(self, "request", {"url": f"{given['url']}{path}"})
+            request = {"url": f"{given['url']}{path}"}
+            answer = again(lambda: call_agent(self, "request", request), (AnsibleError, OSError), time.sleep)
             if answer.get("failed"):
                 raise AnsibleActionFail(str(answer.get("msg", "the node gave no answer")), result=answer)
             found: Mapping[str, Any] = answer["answer"]

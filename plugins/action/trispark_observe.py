@@ -6,11 +6,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 
 from trispark.agent_call import call_agent
 from trispark.lifeline import die_with_controller
+from trispark.lost_polls import again
 from trispark.observing import observe
 
 
@@ -29,7 +30,8 @@ class ActionModule(ActionBase):
         die_with_controller()
 
         def ask() -> Mapping[str, Any]:
-            answer = call_agent(self, "observe", {"patterns": [str(each) for each in arguments["patterns"]]})
+            request = {"patterns": [str(each) for each in arguments["patterns"]]}
+            answer = again(lambda: call_agent(self, "observe", request), (AnsibleError, OSError), time.sleep)
             if answer.get("failed"):
                 raise AnsibleActionFail(str(answer.get("msg", "the node gave no answer")), result=answer)
             seen: Mapping[str, Any] = answer["answer"]

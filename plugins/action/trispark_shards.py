@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from trispark.agent_call import AGENT, call_agent
 from trispark.lifeline import die_with_controller
 from trispark.run_events import WORK_PREFIX
-from trispark.shard_job import Interrupted, follow
+from trispark.shard_job import Interrupted, Lost, follow, new_job
 
 
 class ActionModule(ActionBase):
@@ -42,18 +43,24 @@ class ActionModule(ActionBase):
 
         def ask(request: Mapping[str, Any]) -> dict[str, Any]:
             check = self._task.check_mode and request["action"] == "start"  # a job that was begun is followed as ever
-            return call_agent(self, "engram-job", request, agent=agent, check=check)
+            try:
+                return call_agent(self, "engram-job", request, agent=agent, check=check)
+            except (AnsibleError, OSError) as error:
+                raise Lost(str(error)) from error
 
         try:
             with _interruptible():
                 result = follow(
                     ask,
                     self._task.args["work"],
+                    job=new_job(),
                     floor_mib_s=float(self._task.args["floor_mib_s"]),
                     show=lambda line: display.display(f"{WORK_PREFIX}{node}: {line}"),
                     clock=time.monotonic,
                     pause=time.sleep,
                 )
+        except Lost as lost:  # nothing began: as any other task of a node that cannot be reached
+            raise lost.__cause__ or lost from None
         except Interrupted:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)  # as it would have ended without this plugin

@@ -6,8 +6,8 @@ joins it, or is told how it ended.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from trispark.agent_call import AGENT, failed, result_of_answer
@@ -16,35 +16,47 @@ from trispark.errors import TrisparkError
 START_S: Final = 300.0
 """Before the first byte, and after the last one: room is looked for, files are synced."""
 GRACE_S: Final = 300.0
-"""How much longer than this controller the node waits for its job's end."""
+"""How much longer than this controller the node waits for its job's end. Who joins a job later counts from then on, and
+the node ends it first."""
 POLL_S: Final = 2.0
 """How long the node waits for the job's end before it answers a poll."""
 LOST_AT_MOST: Final = 10
-"""Polls in a row that a node may leave unanswered: a connection may be made again, the job needs none."""
+"""Polls in a row that may be lost, without a connection or without an answer: the job needs neither."""
 MIB: Final = 2**20
+TASK: Final = "Verify the packed shards, pack what is missing"
+"""Of the role engram: in which a run was interrupted."""
+INTERRUPTED: Final = (
+    "jobs on the nodes' shards were told to end; one whose node did not hear it ends by itself, "
+    "and the same command joins it or says how it ended"
+)
+"""Said by the front end: what a task shows after an interrupt, ansible-playbook does not print any more."""
+_JOINED: Final = "if it goes on, it ends by itself, and the same verb joins it or says how it ended"
 
 
 class Ask(Protocol):
     def __call__(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """A task's result of one call of the agent's verb `engram-job` (agent_call.call_agent)."""
+        """A task's result of one call of the agent's verb `engram-job` (agent_call.call_agent). Raises Lost."""
+
+
+class Lost(Exception):
+    """The connection to the node could not be made or broke."""
 
 
 class Interrupted(BaseException):
     """A signal ended the controller's wait. No Exception: Ansible's connections try again after any of those."""
 
 
-def deadline_s(total_bytes: int, floor_mib_s: float, limit_bytes_s: int = 0) -> float:
-    """Seconds in which so many bytes are done at the lowest believable speed; a throttle lowers that to its half."""
+def floor_bytes_s(floor_mib_s: float, limit_bytes_s: int = 0) -> int:
+    """The lowest believable speed; a throttle lowers it to the throttle's half."""
     floor = floor_mib_s * MIB
-    if limit_bytes_s:
-        floor = min(floor, limit_bytes_s / 2)
-    return START_S + total_bytes / floor
+    return max(int(min(floor, limit_bytes_s / 2) if limit_bytes_s else floor), 1)
 
 
 def follow(
     ask: Ask,
     work: Mapping[str, Any],
     *,
+    job: str,
     floor_mib_s: float,
     show: Callable[[str], None],
     clock: Callable[[], float],
@@ -52,44 +64,67 @@ def follow(
 ) -> dict[str, Any]:
     """The task's result, as the agent's verb `engram` would give it; with `work` as that verb's request.
 
-    An interrupt stops the job on the node and goes on. `show` gets lines for a person.
+    `job` (`new_job`) is what a job that begins is called. An interrupt stops it on the node and goes on. `show` gets
+    lines for a person. Raises Lost when the start got no answer.
     """
-    begun = ask({"action": "start", "work": dict(work), "job_deadline_s": 7 * 86400.0})
-    if begun.get("failed"):
-        return begun
-    answer = begun["answer"]
-    _show_earlier(answer.get("earlier"), show)
-    if answer["job"] is None:
-        return begun
-    job = str(answer["job"])
+    floor = floor_bytes_s(floor_mib_s, int(work.get("limit_bytes_s") or 0))
+    start = {"action": "start", "job": job, "work": dict(work), "floor_bytes_s": floor, "grace_s": START_S + GRACE_S}
     try:
-        return _watch(ask, job, answer, work, floor_mib_s, show, clock, pause)
-    except Interrupted:
-        show(f"job {job}: interrupted, it is ended on the node")
-        with suppress(Exception):  # a node that does not answer ends it by itself, and the next run sees it
-            ask({"action": "stop", "job": job})
+        begun = ask(start)
+        if "answer" not in begun:
+            show(f"job {job}: no answer to its start; {_JOINED}")
+        if begun.get("failed"):
+            return begun
+        answer = begun["answer"]
+        _show_earlier(answer.get("earlier"), show)
+        if answer["job"] is None:
+            return begun
+        job = str(answer["job"])
+        return _watch(ask, job, answer, show, clock, pause)
+    except Lost:
+        show(f"job {job}: no answer to its start; {_JOINED}")
         raise
+    except Interrupted:
+        _end(ask, job, show)
+        raise
+
+
+def new_job() -> str:
+    return f"j{secrets.token_hex(8)}"
+
+
+def _end(ask: Ask, job: str, show: Callable[[str], None]) -> None:
+    """After an interrupt: end it, also one whose start has not been answered yet."""
+    show(f"job {job}: interrupted, it is ended on the node")
+    try:
+        ended = ask({"action": "stop", "job": job})
+    except Exception as error:
+        ended = {"failed": True, "msg": str(error)}
+    if ended.get("failed"):
+        show(f"job {job}: the node does not say that it ended ({ended.get('msg')}); {_JOINED}")
+    elif other := ended["answer"].get("running"):
+        show(f"job {job} did not begin; job {other} of another controller goes on")
 
 
 def _watch(
     ask: Ask,
     job: str,
     begun: Mapping[str, Any],
-    work: Mapping[str, Any],
-    floor_mib_s: float,
     show: Callable[[str], None],
     clock: Callable[[], float],
     pause: Callable[[float], None],
 ) -> dict[str, Any]:
     total = int(begun["total_bytes"])
-    within = deadline_s(total, floor_mib_s, int(work.get("limit_bytes_s") or 0))
+    within = max(float(begun["deadline_s"]) - GRACE_S, 0.0)
     what = "goes on with" if begun["attached"] else "begins"
     show(f"job {job} {what} {total / 1e9:.2f} GB; at most {duration(within)}")
     began, lines, lost = clock(), _Lines(show, clock), 0
     while True:
-        polled = ask({"action": "poll", "job": job, "timeout_s": POLL_S})
-        if polled.get("failed") and "answer" not in polled and lost < LOST_AT_MOST:
+        polled = _poll(ask, job)
+        if "answer" not in polled:
             lost += 1
+            if lost > LOST_AT_MOST:
+                return _lost(job, polled)
             pause(POLL_S)
             continue
         if polled.get("failed"):
@@ -104,6 +139,28 @@ def _watch(
             return failed(_late(job, within, state).as_dict())
 
 
+def _poll(ask: Ask, job: str) -> dict[str, Any]:
+    """The result of a poll, without `answer` when it was lost."""
+    try:
+        return ask({"action": "poll", "job": job, "timeout_s": POLL_S})
+    except Lost as lost:
+        return {"unreachable": True, "msg": str(lost)}
+
+
+def _lost(job: str, polled: Mapping[str, Any]) -> dict[str, Any]:
+    """A node that cannot be reached is unreachable for Ansible, too."""
+    error = TrisparkError(
+        "TS-ENGRAM-LOST",
+        "the node does not answer any more; its job on the shards goes on without this controller",
+        where=f"job {job}",
+        expected=f"an answer to one of {LOST_AT_MOST + 1} polls in a row",
+        observed=str(polled.get("msg") or "none"),
+        remedy="see the node and its connection, then run the same verb again: it joins the job or says how it ended",
+    )
+    result = failed(error.as_dict())
+    return {**result, "failed": False, "unreachable": True} if polled.get("unreachable") else result
+
+
 def _ended(state: Mapping[str, Any]) -> dict[str, Any]:
     if state["answer"] is not None:
         return result_of_answer("engram", AGENT, 0 if state["answer"].get("ok") else 1, state["answer"])
@@ -114,7 +171,8 @@ def _ended(state: Mapping[str, Any]) -> dict[str, Any]:
             where=str(state["directory"]),
             expected="its end with an answer",
             observed=f"{state['state']} at {percent(state)} of {state['title']}",
-            remedy="see what ended it (another controller, a reboot, the kernel's memory killer), then run it again",
+            remedy="see what ended it (another controller, its deadline, a reboot, the kernel's memory killer), "
+            "then run it again",
         ).as_dict()
     )
 

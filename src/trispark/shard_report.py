@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 GOOD = ("ok", "adopted")
+PUBLISHED = ("files", "others", "network", "skipped_level")
 
 
 def size(count: int) -> str:
@@ -27,6 +28,8 @@ def shard_lines(answer: Mapping[str, Any], node: str, check: bool = False) -> li
             f"{node} the checkpoint is read over the network: {network['fstype']} from {network['source']}, "
             f"{size(network['reads_bytes'])} for these shards"
         )
+    if skipped := answer.get("skipped_level"):
+        lines.append(f"{node} check mode: level {skipped} was not run, the files were looked at at the quick level")
     return lines
 
 
@@ -52,7 +55,7 @@ def report(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         "lines": [line for node, answer in answers.items() for line in _inspection(node, answer)],
         "published": {
             "shards": {
-                node: None if answer is None else {key: answer.get(key) for key in ("files", "others", "network")}
+                node: None if answer is None else {key: answer.get(key) for key in PUBLISHED}
                 for node, answer in answers.items()
             }
         },

@@ -2,20 +2,20 @@
 
 start   does what `engram` does; when that is short it answers at once, else a process of its own goes on with it
 poll    how far it is; when it has ended, what `engram` would have answered
-stop    ends it; nothing of an unfinished shard stays
+stop    ends it; nothing of an unfinished shard stays. A job that has not begun yet never will
 
-The job's state lies in `engram-job.json`. That a job lives is not written there: it holds the lock `lock.engram`, which
-the kernel drops with its process.
+Who starts a job names it, so that it can be stopped also when the answer to its start is lost.
+
+The job's state lies in `engram-job.json`, with the number and the start of its process: a job lives while that process
+does. `lock.engram-start` is held from a look at that file until a job is in it, `lock.engram` while one is at work.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import secrets
 import select
 import signal
-import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +26,8 @@ from trispark_node.detached import Say, spawn
 from trispark_node.engram_request import ENSURE, EngramRequest
 from trispark_node.errors import AgentError
 from trispark_node.fields import Fields
-from trispark_node.job_state import DIED, ENDED, PROCFS, RUNNING, STOPPED, JobFile
+from trispark_node.job_meter import Meter
+from trispark_node.job_state import DIED, ENDED, FORESTALLED, PROCFS, RUNNING, STOPPED, JobFile
 from trispark_node.journal import FAILED
 from trispark_node.lock import held
 from trispark_node.mutation import Mode
@@ -40,18 +41,21 @@ START_S = 60.0
 """For a process to begin its work after the locks were got."""
 BEGIN_S = START_S + engram.INSPECT_S
 """It looks at the shards once more before it begins."""
+_OF_BEGUN = ("job", "total_bytes", "deadline_s")
 STOP_S = 10.0
 """Between TERM and KILL, and after KILL."""
 
 
 @dataclass(frozen=True)
 class JobRequest:
-    """`deadline_s` ends a job that nobody waits for any more; `timeout_s` is how long a poll waits for news."""
+    """A job that nobody waits for any more ends after what its bytes take at `floor_bytes_s`, and `grace_s`;
+    `timeout_s` is how long a poll waits for news."""
 
     action: str
     work: EngramRequest | None
     job: str
-    deadline_s: float
+    floor_bytes_s: int
+    grace_s: float
     timeout_s: float
 
     @classmethod
@@ -60,45 +64,66 @@ class JobRequest:
         return cls(
             action=action,
             work=EngramRequest.parse_inner(fields.inner("work")) if action == "start" else None,
-            job="" if action == "start" else fields.text("job", pattern=JOB_ID),
-            deadline_s=fields.seconds("job_deadline_s", high=7 * 86400.0) if action == "start" else 0.0,
+            job=fields.text("job", pattern=JOB_ID),
+            floor_bytes_s=fields.integer("floor_bytes_s", low=1) if action == "start" else 1,
+            grace_s=fields.seconds("grace_s") if action == "start" else 0.0,
             timeout_s=fields.seconds("timeout_s", 0, high=30) if action == "poll" else 0.0,
         )
 
 
 def engram_job(node: Node, request: JobRequest, mode: Mode) -> dict[str, Any]:
     if request.work is not None:
-        return _start(node, request.work, request.deadline_s, mode)
+        return _start(node, request, request.work, mode)
     if request.action == "poll":
         return _poll(node, request)
     return _stop(node, request.job, mode)
 
 
-def _start(node: Node, work: EngramRequest, deadline_s: float, mode: Mode) -> dict[str, Any]:
+def _start(node: Node, request: JobRequest, work: EngramRequest, mode: Mode) -> dict[str, Any]:
     """`job` is None where the answer is there already; `earlier` says how a job ended that nobody asked after."""
+    if mode.check:
+        return {**engram.engram(node, work, mode), "job": None}
+    joined = _join(node, request, work)
+    if joined is not None:
+        return joined
+    if work.action != ENSURE and work.level == QUICK:
+        return {**engram.engram(node, work, mode), "job": None}
+    node.disk.make_directory(node.layout.root)
+    # Held until the job is in its file: of two controllers that start at once the second one joins or is refused.
+    with held(node.layout.lock("engram-start"), node.clock, mode.lock_wait_s, f"start of job {request.job}") as note:
+        note()
+        return _join(node, request, work) or _begin(node, request, work, mode)
+
+
+def _join(node: Node, request: JobRequest, work: EngramRequest) -> dict[str, Any] | None:
+    """The job at work, where it does what is asked for; also the asked one itself, whose start may arrive twice."""
     file = JobFile(node)
     before = file.read()
-    check = mode.check and work.action == ENSURE  # whatever verifies changes nothing
-    if before is not None and not check and _state_of(node, file, before["job"])["state"] == RUNNING:
+    if before is None:
+        return None
+    if before["job"] != request.job:
+        if _state_of(node, file, before["job"])["state"] != RUNNING:
+            return None
         if before["fingerprint"] != work.fingerprint:
             raise _busy(before)
-        return {"changed": False, "job": before["job"], "attached": True, "total_bytes": before["total_bytes"]}
-    short = work.action != ENSURE and work.level == QUICK
-    if short or check:
-        return {**engram.engram(node, work, mode), "job": None}
+    return {"changed": False, "attached": True, **{key: before[key] for key in _OF_BEGUN}}
+
+
+def _begin(node: Node, request: JobRequest, work: EngramRequest, mode: Mode) -> dict[str, Any]:
+    file = JobFile(node)
+    before = file.read()
+    file.refuse_forestalled(request.job)
     total, answer = engram.outlook(node, work)
     earlier = _earlier(before)
     if not total:
         if before is not None:
             file.see(before["job"])
         return {"changed": False, **answer, "job": None, "earlier": earlier}
-    job = f"j{secrets.token_hex(8)}"
-    node.disk.make_directory(node.layout.root)
+    job, deadline_s = request.job, request.grace_s + total / request.floor_bytes_s
 
     def run(started: Say) -> None:
-        signal.setitimer(signal.ITIMER_REAL, deadline_s)  # its default action ends the process, and with it the lock
         # The connection to Docker is closed here, and its number may be a lock's by now: a node of its own.
-        _run(replace(node), work, job, total, mode, started)
+        _run(replace(node), work, job, total, deadline_s, mode, started)
 
     said = spawn(run, BEGIN_S + mode.lock_wait_s)
     if said is None:
@@ -112,20 +137,24 @@ def _start(node: Node, work: EngramRequest, deadline_s: float, mode: Mode) -> di
         )
     if "error" in said:
         raise _of_fields(said["error"])
-    return {"changed": False, "job": job, "attached": False, "total_bytes": total, "earlier": earlier}
+    begun = {"job": job, "total_bytes": total, "deadline_s": deadline_s}
+    return {"changed": False, "attached": False, "earlier": earlier, **begun}
 
 
-def _run(node: Node, work: EngramRequest, job: str, total: int, mode: Mode, started: Say) -> None:
+def _run(node: Node, work: EngramRequest, job: str, total: int, deadline_s: float, mode: Mode, started: Say) -> None:
     """In the detached process."""
     file = JobFile(node)
-    meter = _Meter(file, job, total)
+    meter = Meter(file, job, total)
 
     def begun() -> None:
-        file.begin(job, work, total)
+        file.begin(job, work, total, deadline_s)
+        signal.setitimer(signal.ITIMER_REAL, deadline_s)  # its default action ends the process, and with it the lock
         started({"job": job})
 
     try:
         answer = engram.engram(node, work, Mode(False, mode.lock_wait_s), Work(watch=meter), begun)
+        if not file.is_mine(job):  # somebody else did it between the outlook and the lock
+            begun()
     except AgentError as error:
         result: dict[str, Any] = {"error": error.fields(), **error.extra}
     except OSError as error:
@@ -133,48 +162,12 @@ def _run(node: Node, work: EngramRequest, job: str, total: int, mode: Mode, star
     except Exception as error:
         result = {"error": internal_error(node, "engram", error).fields()}
     else:
-        if not file.is_mine(job):  # somebody else did it between the outlook and the lock
-            file.begin(job, work, total)
-            started({"job": job})
         file.end(job, {"ok": True, **answer})
         return
     if file.is_mine(job):
         file.end(job, {"ok": False, **result})
     else:
         started({"error": result["error"]})
-
-
-class _Meter:
-    """Adds the work on single files up and keeps it in the job's file."""
-
-    def __init__(self, file: JobFile, job: str, total: int) -> None:
-        self._file = file
-        self._job = job
-        self._total = total
-        self._before = 0
-        self._current = ("", "")
-        self._last = 0
-        self._began = time.monotonic()
-
-    def __call__(self, name: str, phase: str, done: int, _all: int) -> None:
-        if (name, phase) != self._current:
-            self._before += self._last
-            self._current = (name, phase)
-        self._last = done
-        sum_done = self._before + done
-        seconds = time.monotonic() - self._began
-        rate = sum_done / seconds if seconds > 0 else 0.0
-        left = max(self._total - sum_done, 0) / rate if rate else None
-        with suppress(OSError):  # a full disk: the work itself says so
-            self._file.progress(
-                self._job,
-                file=name,
-                phase=phase,
-                done_bytes=sum_done,
-                total_bytes=max(self._total, sum_done),
-                mib_s=round(rate / 2**20, 1),
-                left_s=None if left is None else round(left, 1),
-            )
 
 
 def _poll(node: Node, request: JobRequest) -> dict[str, Any]:
@@ -186,27 +179,26 @@ def _poll(node: Node, request: JobRequest) -> dict[str, Any]:
             break
         node.clock.sleep(POLL_S)
     if state["state"] in ENDED and not state["seen"]:
-        file.see(request.job)
+        with suppress(OSError, AgentError):  # whoever asks has the result all the same
+            file.see(request.job)
     return {"changed": False, **{key: value for key, value in state.items() if key not in ("fingerprint", "seen")}}
 
 
 def _state_of(node: Node, file: JobFile, job: str) -> dict[str, Any]:
     """What the file says, and DIED for one that says running without a process behind it."""
-    state = file.read()
-    # The lock is given back before the end is written: what counts is the process, and what the file says after it.
-    if state is not None and state["job"] == job and state["state"] == RUNNING and not _is_there(state):
-        state = file.read()
-        gone = True
-    else:
-        gone = False
-    if state is None or state["job"] != job:
+    state = file.find(job)
+    gone = state is not None and state["state"] == RUNNING and not _is_there(state)
+    if gone:  # the lock is given back before the end is written: what counts is what the file says after the process
+        state = file.find(job)
+    if state is None:
+        now = file.read()
         raise AgentError(
             "TS-ENGRAM-JOB",
             "there is no such job on this node's shards",
             where=str(node.layout.engram_job),
             expected=job,
-            observed="none" if state is None else state["job"],
-            remedy="run the verb again; another controller may have begun its own job",
+            observed="none" if now is None else now["job"],
+            remedy="run the verb again; other controllers may have begun their own jobs",
         )
     if state["state"] == RUNNING and gone:
         return {**state, "state": DIED}
@@ -226,9 +218,14 @@ def _is_process(pid: int, started: int) -> bool:
 
 
 def _stop(node: Node, job: str, mode: Mode) -> dict[str, Any]:
+    """`running`: the job that goes on all the same, which another controller began; None without one."""
     file = JobFile(node)
+    if not mode.check and file.forestall(job):
+        other = file.read()
+        running = other["job"] if other is not None and other["state"] == RUNNING and _is_there(other) else None
+        return {"changed": True, "state": FORESTALLED, "running": running}
     state = _state_of(node, file, job)
-    if state["state"] not in (RUNNING, DIED):
+    if state["state"] not in (RUNNING, DIED) or not file.is_last(job):
         return {"changed": False, "state": state["state"]}
     if mode.check:
         return {"changed": True, "state": state["state"]}

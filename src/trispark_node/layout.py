@@ -81,6 +81,16 @@ class Layout:
         return self.root / "engram-job.json"
 
     @property
+    def engram_job_before(self) -> Path:
+        """The job before the last one."""
+        return self.root / "engram-job.before.json"
+
+    @property
+    def engram_forestalled(self) -> Path:
+        """Jobs that were stopped before they began."""
+        return self.root / "engram-job.forestalled.json"
+
+    @property
     def share(self) -> Path:
         """Which mount of the checkpoint is ours."""
         return self.root / "share.json"

@@ -12,11 +12,15 @@ import json
 import os
 import pkgutil
 import platform
+import zlib
 from functools import cache
+from typing import NamedTuple
 
 from trispark_node.errors import AgentError
 
 PACKAGE = "trispark_node"
+UNREADABLE = (OSError, ImportError, EOFError, zlib.error)
+"""Of a file inside the agent's own, which another agent may have replaced since this process began."""
 DIRECTORY = "native"
 MANIFEST = "manifest.json"
 ABI_VERSION = 1
@@ -70,12 +74,13 @@ def _refused(where: str, expected: str, observed: str) -> AgentError:
         where=where,
         expected=expected,
         observed=observed,
-        remedy="run the site's set-up again, it installs the agent (lab: ./trispark lab up)",
+        remedy="run the verb again if the agent was replaced meanwhile, else the site's set-up, which installs it "
+        "(lab: ./trispark lab up)",
     )
 
 
 def member(name: str) -> bytes:
-    """Content of a file below the package's `native`, also inside a zip. Raises OSError."""
+    """Content of a file below the package's `native`, also inside a zip. Raises UNREADABLE."""
     content = pkgutil.get_data(PACKAGE, f"{DIRECTORY}/{name}")
     if content is None:
         raise FileNotFoundError(f"{DIRECTORY}/{name} cannot be read")
@@ -91,21 +96,28 @@ def checked(machine: str) -> bytes:
         if entry is None:
             raise _refused(where, f"one of the architectures {', '.join(listed)}", machine)
         name, expected = entry["file"], entry["sha256"]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (*UNREADABLE, ValueError, LookupError, TypeError, AttributeError) as error:
         raise _refused(where, "a manifest of libraries by architecture", repr(error)) from error
     where = f"{DIRECTORY}/{name}"
     try:
         content = member(name)
-    except OSError as error:
-        raise _refused(where, "the library of the manifest", str(error)) from error
+    except UNREADABLE as error:
+        raise _refused(where, "the library of the manifest", repr(error)) from error
     observed = hashlib.sha256(content).hexdigest()
     if observed != expected:
         raise _refused(where, f"sha256 {expected}", f"sha256 {observed}")
     return content
 
 
-def load(machine: str) -> ctypes.CDLL:
-    """The library with its functions typed. Raises TS-ENGRAM-LIBRARY."""
+class Library(NamedTuple):
+    """Loaded, with its functions typed, and the SHA-256 of its bytes."""
+
+    functions: ctypes.CDLL
+    sha256: str
+
+
+def load(machine: str) -> Library:
+    """Raises TS-ENGRAM-LIBRARY."""
     content = checked(machine)
     try:
         descriptor = os.memfd_create("libengram_pack.so", os.MFD_CLOEXEC)
@@ -128,13 +140,19 @@ def load(machine: str) -> ctypes.CDLL:
     library.ep_end.argtypes = (ctypes.c_void_p, state_at, error_at)
     library.ep_blake3.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
     library.ep_blake3.restype = None
-    return library
+    return Library(library, hashlib.sha256(content).hexdigest())
 
 
 @cache
-def loaded() -> ctypes.CDLL:
+def taken() -> Library:
     """The library of this machine. Raises TS-ENGRAM-LIBRARY.
 
-    Once a process: the loader knows a library by its path, and the next one from memory might have the same.
+    Once a process: the loader knows a library by its path, and the next one from memory might have the same. Processes
+    that are forked later have it, too, and read nothing of the agent's file any more.
     """
     return load(platform.machine())
+
+
+def loaded() -> ctypes.CDLL:
+    """Its functions. Raises TS-ENGRAM-LIBRARY."""
+    return taken().functions

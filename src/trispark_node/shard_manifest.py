@@ -6,8 +6,6 @@ manifest is one whose packing was cut off between the two, or one of another too
 
 from __future__ import annotations
 
-import hashlib
-import platform
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -100,8 +98,7 @@ class Manifest:
 
 def make(origin: Origin, chunks: tuple[str, ...], how: str) -> Manifest:
     """`how`: PACKED or ADOPTED."""
-    library = native_library.checked(platform.machine())
-    packer = {"agent": VERSION, "library": hashlib.sha256(library).hexdigest()}
+    packer = {"agent": VERSION, "library": native_library.taken().sha256}
     return Manifest({**origin.facts(), "chunks": list(chunks), "whole": whole(chunks), "packer": packer, "origin": how})
 
 

@@ -36,7 +36,7 @@ def internal_error(node: Node, verb: str, error: Exception) -> AgentError:
     path = node.layout.run / f"traceback-{os.getpid()}.txt"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_text(f"{node.clock.now()} {verb}\n{traceback.format_exc()}", encoding="utf-8")
+        path.write_text(f"{node.clock.now()} {verb}\n{_traceback(error)}", encoding="utf-8")
         path.chmod(STATE_FILE_MODE)
         where = str(path)
     except OSError as failed:
@@ -49,3 +49,14 @@ def internal_error(node: Node, verb: str, error: Exception) -> AgentError:
         observed=f"{type(error).__name__}: {error}",
         remedy="report it with the traceback; the journal says what was under way",
     )
+
+
+def _traceback(error: Exception) -> str:
+    try:
+        return traceback.format_exc()
+    except Exception:  # source lines come from the agent's file, which another agent may have replaced
+        places = "".join(
+            f"  {frame.f_code.co_filename}:{line} {frame.f_code.co_name}\n"
+            for frame, line in traceback.walk_tb(error.__traceback__)
+        )
+        return f"{places}{type(error).__name__}: {error}\n"

@@ -98,6 +98,7 @@ class Player:
         return result
 
     def _explain(self, result: RunResult) -> None:
+        from trispark import shard_job
         from trispark.run_events import error_lines
 
         events = (
@@ -110,6 +111,8 @@ class Player:
                 f"TS-PLAY-INTERRUPTED: {result.playbook} was interrupted{where}; what it had done so far stays; "
                 f"do: ./trispark status --site {self.site} shows the nodes, the same command goes on"
             )
+            if result.last_task.endswith(shard_job.TASK):  # Ansible may put the role's name before it
+                self.terminal.error(shard_job.INTERRUPTED)
         else:
             for line in error_lines(result.failures) or [f"TS-PLAY-FAILED: {result.playbook} ended with {result.rc}"]:
                 self.terminal.error(line)

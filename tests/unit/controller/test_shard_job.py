@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from trispark.shard_job import (
+    GRACE_S,
     LOST_AT_MOST,
+    START_S,
     Interrupted,
-    deadline_s,
+    Lost,
     duration,
+    floor_bytes_s,
     follow,
+    new_job,
     percent,
     progress_line,
 )
@@ -46,9 +51,19 @@ def over(state: str, answer: Mapping[str, Any] | None = None) -> dict[str, Any]:
 class Node:
     """Answers as told, one after the other; time passes by polls and pauses."""
 
-    def __init__(self, *polls: Any, start: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, *polls: Any, start: Mapping[str, Any] | BaseException | None = None) -> None:
+        self.start = start
         self.polls = list(polls)
-        self.begun = start or {"job": JOB, "attached": False, "total_bytes": 10 * GB, "earlier": None}
+        self.begun = (
+            dict(start)
+            if isinstance(start, Mapping)
+            else {
+                "job": JOB,
+                "attached": False,
+                "total_bytes": 10 * GB,
+                "earlier": None,
+            }
+        )
         self.asked: list[dict[str, Any]] = []
         self.lines: list[str] = []
         self.time = 0.0
@@ -57,7 +72,10 @@ class Node:
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self.asked.append(dict(request))
         if request["action"] == "start":
-            return {"changed": False, "answer": {"ok": True, **self.begun}}
+            if isinstance(self.start, BaseException):
+                raise self.start
+            deadline = request["grace_s"] + self.begun.get("total_bytes", 0) / request["floor_bytes_s"]
+            return {"changed": False, "answer": {"ok": True, "deadline_s": deadline, **self.begun}}
         if request["action"] == "stop":
             return {"changed": True, "answer": {"ok": True, "state": "stopped"}}
         self.time += self.step
@@ -73,6 +91,7 @@ class Node:
         return follow(
             self.ask,
             {**WORK, **work},
+            job=JOB,
             floor_mib_s=floor,
             show=self.lines.append,
             clock=lambda: self.time,
@@ -87,7 +106,13 @@ class Node:
 def test_the_jobs_answer_is_the_tasks() -> None:
     node = Node(running(GB), running(5 * GB), over("done", FILES))
     assert node.follow() == {"changed": True, "answer": FILES}
-    assert node.asked[0]["work"] == WORK
+    assert node.asked[0] == {
+        "action": "start",
+        "job": JOB,
+        "work": WORK,
+        "floor_bytes_s": 20 * 2**20,
+        "grace_s": START_S + GRACE_S,
+    }
     assert node.lines[0] == f"job {JOB} begins 10.00 GB; at most 12 min 57 s"
     assert node.lines[1] == "pack engram-l1-r0of3.bin: 10 % of 10.00 GB, 100.0 MiB/s, 1 min 26 s left"
 
@@ -107,8 +132,9 @@ def test_what_is_short_is_answered_at_once() -> None:
 
 def test_a_refused_begin_is_the_result() -> None:
     node = Node()
-    node.ask = lambda request: {"failed": True, "check_id": "TS-ENGRAM-BUSY"}  # type: ignore[method-assign]
+    node.ask = lambda request: {"failed": True, "check_id": "TS-ENGRAM-BUSY", "answer": {}}  # type: ignore[method-assign]
     assert node.follow()["check_id"] == "TS-ENGRAM-BUSY"
+    assert node.lines == []
 
 
 @pytest.mark.parametrize("state", ["died", "stopped"])
@@ -126,7 +152,7 @@ def test_a_job_that_is_joined_and_one_that_nobody_waited_for_are_said() -> None:
         "started_at": "10:00",
         "ended_at": "11:00",
     }
-    start = {"job": JOB, "attached": True, "total_bytes": GB, "earlier": earlier}
+    start = {"job": JOB, "attached": True, "total_bytes": GB, "deadline_s": 648.0, "earlier": earlier}
     node = Node(over("done", FILES), start=start)
     node.follow()
     assert node.lines == [
@@ -145,12 +171,26 @@ def test_too_slow_is_ended_with_its_speed() -> None:
     assert 776 < node.time < 776 + 60
 
 
-def test_a_connection_may_be_lost_for_a_while() -> None:
-    lost = {"failed": True, "check_id": "TS-AGENT-SILENT"}
+SILENT = {"failed": True, "check_id": "TS-AGENT-SILENT", "msg": "TS-AGENT-SILENT: no JSON"}
+
+
+@pytest.mark.parametrize(
+    ("lost", "unreachable", "said"),
+    [
+        pytest.param(SILENT, False, "TS-AGENT-SILENT: no JSON", id="no answer"),
+        pytest.param(Lost("ssh: connection reset"), True, "ssh: connection reset", id="no connection"),
+    ],
+)
+def test_polls_may_be_lost_for_a_while(lost, unreachable, said) -> None:
     node = Node(*[lost] * LOST_AT_MOST, running(GB), *[lost] * LOST_AT_MOST, over("done", FILES))
     assert node.follow()["answer"] == FILES
-    node = Node(*[lost] * (LOST_AT_MOST + 1))
-    assert node.follow()["check_id"] == "TS-AGENT-SILENT"
+    node = Node(*[lost] * (LOST_AT_MOST + 1), running(GB))
+    result = node.follow()
+    assert (result["check_id"], bool(result.get("unreachable"))) == ("TS-ENGRAM-LOST", unreachable)
+    assert bool(result["failed"]) is not unreachable, "else Ansible would not mark the node unreachable"
+    assert said in result["msg"]
+    assert f"job {JOB}" in result["msg"]
+    assert "goes on" in result["msg"]
     assert "stop" not in node.actions, "the job ends by itself"
 
 
@@ -179,6 +219,46 @@ def test_an_interrupt_goes_on_when_the_node_does_not_answer() -> None:
     node.ask = ask  # type: ignore[method-assign]
     with pytest.raises(Interrupted):
         node.follow()
+    assert node.lines[-1].startswith(f"job {JOB}: the node does not say that it ended (gone)")
+    assert "the same verb joins it" in node.lines[-1]
+
+
+def test_an_interrupt_while_the_job_starts_stops_it_by_its_name() -> None:
+    node = Node(start=Interrupted())
+    with pytest.raises(Interrupted):
+        node.follow()
+    assert node.asked[1] == {"action": "stop", "job": node.asked[0]["job"]}
+    assert node.lines == [f"job {JOB}: interrupted, it is ended on the node"]
+
+
+def test_an_interrupt_while_it_starts_says_whose_job_goes_on() -> None:
+    node = Node(start=Interrupted())
+    other = "j" + "2" * 16
+    plain = node.ask
+
+    def ask(request: Mapping[str, Any]) -> dict[str, Any]:
+        return {"answer": {"running": other}} if request["action"] == "stop" else plain(request)
+
+    node.ask = ask  # type: ignore[method-assign]
+    with pytest.raises(Interrupted):
+        node.follow()
+    assert node.lines[-1] == f"job {JOB} did not begin; job {other} of another controller goes on"
+
+
+def test_a_start_without_an_answer_says_what_may_go_on() -> None:
+    node = Node(start=Lost("reset"))
+    with pytest.raises(Lost):
+        node.follow()
+    late = Node()
+    late.ask = lambda request: {"failed": True, "check_id": "TS-AGENT-LATE"}  # type: ignore[method-assign]
+    assert late.follow()["check_id"] == "TS-AGENT-LATE"
+    for lines in (node.lines, late.lines):
+        assert [line.startswith(f"job {JOB}: no answer to its start; if it goes on") for line in lines] == [True]
+
+
+def test_a_jobs_name_is_its_own() -> None:
+    assert re.fullmatch(r"j[0-9a-f]{16}", new_job())
+    assert new_job() != new_job()
 
 
 def test_lines_are_fewer_the_longer_it_takes() -> None:
@@ -190,11 +270,10 @@ def test_lines_are_fewer_the_longer_it_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bytes_", "floor", "limit", "seconds"),
-    [(0, 20, 0, 300), (20 * 2**20, 20, 0, 301), (20 * 2**20, 20, 2 * 2**20, 320), (2**20, 1, 2**30, 301)],
+    ("floor", "limit", "bytes_s"), [(20, 0, 20 * 2**20), (20, 2 * 2**20, 2**20), (1, 2**30, 2**20), (20, 1, 1)]
 )
-def test_the_deadline_follows_from_bytes_floor_and_throttle(bytes_, floor, limit, seconds) -> None:
-    assert deadline_s(bytes_, floor, limit) == seconds
+def test_the_lowest_speed_follows_from_floor_and_throttle(floor, limit, bytes_s) -> None:
+    assert floor_bytes_s(floor, limit) == bytes_s
 
 
 @pytest.mark.parametrize(

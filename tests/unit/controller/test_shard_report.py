@@ -52,6 +52,15 @@ def test_old_shards_and_the_network_are_said() -> None:
     assert len(shard_lines(answer(network={**NETWORK, "reads_bytes": 0}), "b")) == 1
 
 
+def test_what_check_mode_left_out_is_said_and_published() -> None:
+    found = answer(skipped_level="deep")
+    said = "b check mode: level deep was not run, the files were looked at at the quick level"
+    assert shard_lines(found, "b")[-1] == said
+    whole = report({"b": {"changed": False, "answer": {"ok": True, **found}}})
+    assert whole["lines"][-1] == said
+    assert whole["published"]["shards"]["b"]["skipped_level"] == "deep"
+
+
 def test_a_report_has_every_node_also_those_that_refused_or_said_nothing() -> None:
     wrong = answer(files=[{**FILE, "state": "wrong_size", "observed": "7 bytes, not 8"}])
     results = {

@@ -103,11 +103,11 @@ def test_where_no_file_can_be_made_in_memory_it_is_said(
 
 def test_available_says_why_not(members: dict[str, bytes]) -> None:
     members.clear()
-    native_library.loaded.cache_clear()
+    native_library.taken.cache_clear()
     try:
         assert native_pack.available().startswith("TS-ENGRAM-LIBRARY: ")
     finally:
-        native_library.loaded.cache_clear()
+        native_library.taken.cache_clear()
 
 
 IN_A_ZIP = """

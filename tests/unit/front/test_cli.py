@@ -8,10 +8,12 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from scripted_machine import ScriptedMachine
 
 from trispark import cli, reporting
@@ -30,7 +32,10 @@ from trispark.lab import LAB_VERSION
 from trispark.lab.layout import LABEL_LAB, LABEL_ROOT, LABEL_VERSION, root_id
 from trispark.run_events import FailedEvent, PlaySeconds, RunEvents, RunObserver
 from trispark.runner import RunResult
+from trispark.shard_job import INTERRUPTED
 from trispark.status_view import status_lines
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def result(
@@ -470,6 +475,18 @@ def test_failed_play_prints_its_error_in_one_line(run_cli: Callable[..., tuple[i
     assert status == 1
     assert err.splitlines()[0] == "trispark: spark0: TS-A-B: no"
     assert "     1.2 s  phase of boot" in out
+
+
+def test_an_interrupt_of_work_on_shards_says_what_goes_on_there(
+    run_cli: Callable[..., tuple[int, list[str], str]],
+) -> None:
+    """By the name of the role's task, which is the one that may leave a job on a node."""
+    name = yaml.safe_load((ROOT / "roles/engram/tasks/main.yml").read_text(encoding="utf-8"))[0]["name"]
+    interrupted = replace(result("shards", status="interrupted"), last_task=f"engram : {name}")
+    _, _, err = run_cli("play", "shards", playbooks=FakePlaybooks({"shards": interrupted}))
+    assert INTERRUPTED in err
+    _, _, err = run_cli("play", "boot", playbooks=FakePlaybooks({"boot": result("boot", status="interrupted")}))
+    assert INTERRUPTED not in err
 
 
 def test_interrupted_play_says_where_and_how_to_go_on(run_cli: Callable[..., tuple[int, list[str], str]]) -> None:

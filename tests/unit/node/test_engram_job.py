@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import random
+import secrets
 import select
 import signal
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.unit.node.conftest import FakeDocker
 
-from trispark_node import cli, native_pack, shard_check, shard_pack
+from trispark_node import cli, detached, engram, engram_job, native_pack, shard_check, shard_pack
+from trispark_node.job_state import KEPT_FORESTALLED
 from trispark_node.lock import held, is_held
 from trispark_node.processes import start_ticks
 
@@ -43,8 +45,20 @@ def work(checkpoint, place, **more):
     return {"action": "ensure", **fields, **more}
 
 
+def new_job():
+    return f"j{secrets.token_hex(8)}"
+
+
+def request(fields, **more):
+    return {"action": "start", "job": new_job(), "work": fields, "floor_bytes_s": MIB, "grace_s": 600, **more}
+
+
 def start(bench, fields, **more):
-    return bench.ask("engram-job", action="start", work=fields, job_deadline_s=600, **more)
+    return bench.ask("engram-job", **request(fields, **more))
+
+
+def start_refused(bench, fields, **more):
+    return bench.refused("engram-job", **request(fields, **more))
 
 
 def ended(bench, job):
@@ -109,8 +123,7 @@ def test_a_job_has_a_connection_to_docker_of_its_own(bench, checkpoint, place):
     node = replace(bench.node, connect=ConnectedDocker)
     node.docker.labelled({})
     fields = work(checkpoint, place, action="verify", level="full", running_mount="/engram")
-    request = {"action": "start", "work": fields, "job_deadline_s": 600}
-    begun, _ = cli.answer(node, "engram-job", json.dumps(request))
+    begun, _ = cli.answer(node, "engram-job", json.dumps(request(fields)))
     state = ended(bench, begun["job"])
     assert (state["state"], state["answer"].get("error")) == ("done", None)
 
@@ -133,12 +146,88 @@ def test_the_same_request_attaches_and_another_one_is_told_who_is_at_work(bench,
     begun = start(bench, slow)
     attached = start(bench, {**slow, "limit_bytes_s": 0})
     assert (attached["job"], attached["attached"]) == (begun["job"], True)
-    error = bench.refused("engram-job", action="start", work={**slow, "layers": [1]}, job_deadline_s=9)
+    error = start_refused(bench, {**slow, "layers": [1]})
     assert error["id"] == "TS-ENGRAM-BUSY"
     assert f"engram ensure (job {begun['job']}" in error["observed"]
     assert "since 2026-01-02T03:04:05.000Z" in error["observed"]
     stopped = bench.ask("engram-job", action="stop", job=begun["job"])
     assert (stopped["changed"], stopped["state"]) == (True, "stopped")
+
+
+def test_the_second_of_two_starts_at_once_is_refused_by_the_name_of_the_first(bench, checkpoint, place, monkeypatch):
+    fields, errors = work(checkpoint, place), []
+
+    def spawn(run, deadline_s):
+        errors.append(start_refused(bench, fields))
+        return detached.spawn(run, deadline_s)
+
+    monkeypatch.setattr(engram_job, "spawn", spawn)
+    begun = start(bench, fields)
+    (error,) = errors
+    assert error["id"] == "TS-AGENT-LOCKED"
+    assert error["observed"].startswith(f"held by start of job {begun['job']}, pid {os.getpid()}, since ")
+    assert ended(bench, begun["job"])["state"] == "done"
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_the_second_of_two_starts_at_once_joins_when_the_first_has_begun(bench, large_checkpoint, place, other):
+    slow, begun = work(large_checkpoint, place, limit_bytes_s=2 * MIB), []
+    bench.root.mkdir()
+    with ExitStack() as first:
+        first.enter_context(held(bench.node.layout.lock("engram-start"), bench.clock, 0, "start of job"))
+
+        def go_on(_time):
+            if not begun:
+                first.close()
+                begun.append(start(bench, slow))
+
+        bench.clock.on_sleep.append(go_on)
+        if other:
+            error = start_refused(bench, {**slow, "layers": [1]})
+            assert (error["id"], begun[0]["job"] in error["observed"]) == ("TS-ENGRAM-BUSY", True)
+        else:
+            joined = start(bench, slow)
+            assert (joined["job"], joined["attached"]) == (begun[0]["job"], True)
+    assert begun[0]["attached"] is False
+
+
+def test_a_start_that_arrives_twice_begins_one_job(bench, checkpoint, place):
+    """A connection that breaks is made again, and the request sent again."""
+    bench.ask("engram", **work(checkpoint, place))
+    asked = request(work(checkpoint, place, action="verify", level="full"))
+    begun = bench.ask("engram-job", **asked)
+    state = ended(bench, begun["job"])
+    again = bench.ask("engram-job", **asked)
+    assert (again["job"], again["attached"]) == (begun["job"], True)
+    assert bench.ask("engram-job", action="poll", job=begun["job"])["started_at"] == state["started_at"]
+    assert not bench.node.layout.engram_job_before.exists()
+
+
+def test_a_job_that_follows_at_once_takes_no_result_away(bench, checkpoint, place):
+    """The first controller's next poll comes when another controller's job has begun already."""
+    first = start(bench, work(checkpoint, place))
+    real_wait(bench, first["job"])
+    second = start(bench, work(checkpoint, place, action="verify", level="full"))
+    real_wait(bench, second["job"])
+    state = bench.ask("engram-job", action="poll", job=first["job"])
+    assert (state["state"], state["title"], state["answer"]["changed"]) == ("done", "engram ensure", True)
+    assert bench.ask("engram-job", action="stop", job=first["job"]) == {"ok": True, "changed": False, "state": "done"}
+    state = bench.ask("engram-job", action="poll", job=second["job"])
+    assert (state["state"], state["title"]) == ("done", "engram verify full")
+
+
+def test_two_controllers_get_the_same_result(bench, checkpoint, place):
+    begun = start(bench, work(checkpoint, place))
+    state = ended(bench, begun["job"])
+    assert bench.ask("engram-job", action="poll", job=begun["job"]) == state
+
+
+def test_a_result_is_handed_out_also_when_it_cannot_be_noted(bench, checkpoint, place):
+    begun = start(bench, work(checkpoint, place))
+    real_wait(bench, begun["job"])
+    with held(bench.node.layout.lock("engram-job"), bench.clock, 0, "another"):
+        assert bench.ask("engram-job", action="poll", job=begun["job"])["state"] == "done"
+    assert start(bench, work(checkpoint, place))["earlier"] is not None
 
 
 def test_progress_is_seen_with_its_speed_and_the_time_left(bench, large_checkpoint, place):
@@ -165,10 +254,49 @@ def test_stopping_gives_the_space_back_and_leaves_nothing_pending(bench, large_c
 
 def test_an_unknown_job_is_said_to_be_so(bench, checkpoint, place):
     job = "j" + "0" * 16
-    for action in ("poll", "stop"):
-        assert bench.refused("engram-job", action=action, job=job)["id"] == "TS-ENGRAM-JOB"
+    for how in ({"action": "poll"}, {"action": "stop", "check": True}):
+        assert bench.refused("engram-job", job=job, **how)["id"] == "TS-ENGRAM-JOB"
     start(bench, work(checkpoint, place))
     assert bench.refused("engram-job", action="poll", job=job)["id"] == "TS-ENGRAM-JOB"
+
+
+def test_a_job_that_is_stopped_before_its_start_arrives_never_begins(bench, checkpoint, place):
+    """Its controller was interrupted while the request was on its way."""
+    asked = request(work(checkpoint, place))
+    stop = {"action": "stop", "job": asked["job"]}
+    assert bench.ask("engram-job", **stop) == {"ok": True, "changed": True, "state": "forestalled", "running": None}
+    assert bench.ask("engram-job", **stop)["state"] == "forestalled"
+    error = bench.refused("engram-job", **asked)
+    assert (error["id"], asked["job"] in error["expected"]) == ("TS-ENGRAM-JOB", True)
+    assert names(place) == []
+    assert ended(bench, start(bench, work(checkpoint, place))["job"])["state"] == "done"
+
+
+def test_a_job_that_is_stopped_while_it_starts_never_begins(bench, checkpoint, place, monkeypatch):
+    asked = request(work(checkpoint, place))
+
+    def spawn(run, deadline_s):
+        bench.ask("engram-job", action="stop", job=asked["job"])
+        return detached.spawn(run, deadline_s)
+
+    monkeypatch.setattr(engram_job, "spawn", spawn)
+    assert bench.refused("engram-job", **asked)["what"] == "a job on this node's shards was stopped before it began"
+    assert names(place) == []
+    assert bench.node.journal.read().pending() == []
+    assert not is_held(bench.node.layout.lock("engram"))
+
+
+def test_stopping_a_job_that_never_began_leaves_another_ones_alone(bench, large_checkpoint, place):
+    begun = start(bench, work(large_checkpoint, place, limit_bytes_s=2 * MIB))
+    assert bench.ask("engram-job", action="stop", job=new_job())["running"] == begun["job"]
+    assert bench.ask("engram-job", action="poll", job=begun["job"])["state"] == "running"
+
+
+def test_only_the_last_forestalled_jobs_are_kept(bench):
+    jobs = [new_job() for _ in range(KEPT_FORESTALLED + 3)]
+    for job in jobs:
+        bench.ask("engram-job", action="stop", job=job)
+    assert json.loads(bench.node.layout.engram_forestalled.read_bytes()) == jobs[3:]
 
 
 def test_a_failure_is_the_jobs_result_with_its_id(bench, checkpoint, place, monkeypatch):
@@ -213,14 +341,41 @@ def test_check_mode_begins_nothing(bench, checkpoint, place):
     assert names(place) == []
 
 
+@pytest.mark.parametrize("level", ["full", "deep"])
+@pytest.mark.parametrize("verb", ["engram", "engram-job"])
+def test_check_mode_verifies_at_the_quick_level_alone(bench, checkpoint, place, monkeypatch, level, verb):
+    bench.ask("engram", **work(checkpoint, place))
+    monkeypatch.setattr(engram, "look", None)
+    monkeypatch.setattr(engram_job, "spawn", None)
+    fields = work(checkpoint, place, action="verify", level=level)
+    asked = fields if verb == "engram" else request(fields)
+    with held(bench.node.layout.lock("disk"), bench.clock, 0, "a measurement"):
+        before = bench.tree()
+        answer = bench.ask(verb, **asked, check=True)
+        assert bench.tree() == before
+    assert (answer["changed"], answer["skipped_level"], answer.get("job")) == (False, level, None)
+    assert [row["state"] for row in answer["files"]] == ["ok", "ok"]
+    (place / FILE).write_bytes(b"wrong")
+    refused, _ = cli.answer(bench.node, verb, json.dumps({**asked, "check": True}))
+    assert (refused["error"]["id"], refused["skipped_level"]) == ("TS-ENGRAM-SIZE", level)
+
+
+def test_check_mode_follows_no_job(bench, large_checkpoint, place):
+    fields = work(large_checkpoint, place, limit_bytes_s=2 * MIB)
+    begun = start(bench, fields)
+    answer = start(bench, fields, check=True)
+    assert (answer["job"], [row["action"] for row in answer["files"]]) == (None, ["packed", "packed"])
+    assert bench.ask("engram-job", action="poll", job=begun["job"])["state"] == "running"
+
+
 def test_refusals_come_at_once_and_not_from_a_job(bench, checkpoint, place):
     (place / FILE).write_bytes(b"wrong")
     fields = work(checkpoint, place)
-    assert bench.refused("engram-job", action="start", work=fields, job_deadline_s=9)["id"] == "TS-ENGRAM-SIZE"
+    assert start_refused(bench, fields)["id"] == "TS-ENGRAM-SIZE"
     fields = work(checkpoint, place, action="verify", level="deep")
-    assert bench.refused("engram-job", action="start", work=fields, job_deadline_s=9)["id"] == "TS-ENGRAM-SIZE"
+    assert start_refused(bench, fields)["id"] == "TS-ENGRAM-SIZE"
     fields = work(checkpoint, place, repair=True, reserve_bytes=2**60)
-    error = bench.refused("engram-job", action="start", work=fields, job_deadline_s=9)
+    error = start_refused(bench, fields)
     assert (error["id"], str(2**60) in error["expected"]) == ("TS-ENGRAM-SPACE", True)
     assert not (bench.root / "engram-job.json").exists()
 
@@ -228,7 +383,7 @@ def test_refusals_come_at_once_and_not_from_a_job(bench, checkpoint, place):
 @pytest.mark.parametrize("level", ["full", "deep"])
 def test_a_whole_verification_is_a_job(bench, checkpoint, place, level):
     bench.ask("engram", **work(checkpoint, place))
-    begun = start(bench, work(checkpoint, place, action="verify", level=level), check=level == "deep")
+    begun = start(bench, work(checkpoint, place, action="verify", level=level))
     state = ended(bench, begun["job"])
     assert (state["state"], state["title"]) == ("done", f"engram verify {level}")
     assert [row["checked"] for row in state["answer"]["files"]] == ["whole", "whole"]
@@ -246,17 +401,23 @@ def test_the_deepest_level_says_whether_a_file_or_its_manifest_is_wrong(
         content = bytearray((place / FILE).read_bytes())
         content[-1] ^= 1
         (place / FILE).write_bytes(content)
-    full = bench.refused(
-        "engram-job", action="start", work=work(checkpoint, place, action="verify", level="full"), job_deadline_s=9
-    )
+    full = start_refused(bench, work(checkpoint, place, action="verify", level="full"))
     assert full["id"] == "TS-ENGRAM-MANIFEST"
     begun = start(bench, work(checkpoint, place, action="verify", level="deep"))
     assert ended(bench, begun["job"])["answer"]["error"]["id"] == error_id
 
 
+def test_the_deadline_is_what_the_bytes_take_at_the_floor_and_the_grace(bench, large_checkpoint, place):
+    fields = work(large_checkpoint, place, limit_bytes_s=2 * MIB)
+    begun = start(bench, fields, floor_bytes_s=MIB, grace_s=7)
+    assert begun["deadline_s"] == 7 + begun["total_bytes"] / MIB
+    attached = start(bench, fields, floor_bytes_s=5, grace_s=5)
+    assert attached["deadline_s"] == round(begun["deadline_s"], 1), "the job's own"
+
+
 def test_a_job_ends_at_its_deadline_and_the_next_run_goes_on(bench, large_checkpoint, place):
     fields = work(large_checkpoint, place, limit_bytes_s=MIB)
-    begun = bench.ask("engram-job", action="start", work=fields, job_deadline_s=0.5)
+    begun = start(bench, fields, floor_bytes_s=2**40, grace_s=0.5)
     assert ended(bench, begun["job"])["state"] == "died"
     assert start(bench, work(large_checkpoint, place))["job"] != begun["job"]
 
@@ -323,11 +484,11 @@ def test_packing_is_refused_while_a_measurement_runs(bench, checkpoint, place):
     bench.root.mkdir(exist_ok=True)
     with held(bench.node.layout.lock("disk"), bench.clock, 0, "oneshot trispark-bench") as note:
         note()
-        for verb, request in (
+        for verb, asked in (
             ("engram", work(checkpoint, place)),
-            ("engram-job", {"action": "start", "work": work(checkpoint, place), "job_deadline_s": 9}),
+            ("engram-job", request(work(checkpoint, place))),
         ):
-            error = bench.refused(verb, **request, lock_wait_s=0)
+            error = bench.refused(verb, **asked, lock_wait_s=0)
             assert error["id"] == "TS-AGENT-LOCKED"
             assert error["observed"].startswith("held by oneshot trispark-bench, pid ")
             assert error["observed"].endswith("since 2026-01-02T03:04:05.000Z")
