@@ -17,6 +17,9 @@ from trispark.benchstats import decode_seconds, unreadable
 COUNTED: Final = ("generation_tokens", "finished_requests", "verify_steps")
 """Counters that a window is judged by, by the names of trispark_bench.counters and of the lab engine."""
 
+WINDOW: Final = {"step_s": "step_s", "accept_length": "tokens_per_step"}
+"""{figure of a window that is a metric: field of its WindowCheck}."""
+
 
 @dataclass(frozen=True)
 class WindowCheck:
@@ -72,7 +75,7 @@ def window_metrics(checks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     for check in checks:
-        for name, field in (("step_s", "step_s"), ("accept_length", "tokens_per_step")):
+        for name, field in WINDOW.items():
             value = check.get(field)
             if check.get("problem") is None and value is not None and math.isfinite(value) and value > 0:
                 found[f"{check['tag']}.{name}"] = float(value)
