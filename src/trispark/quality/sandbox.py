@@ -48,14 +48,15 @@ def executed(answer: Mapping[str, Any] | None) -> dict[str, tuple[str, ...]]:
     if not answer:
         return {}
     output = answer.get("output")
+    results = output.get("results") if isinstance(output, Mapping) else None
     refused = output.get("refused") if isinstance(output, Mapping) else f"exit {answer.get('exit_code')}, no output"
-    if refused or not isinstance(output, Mapping):
+    if refused or not isinstance(results, Mapping) or not all(isinstance(each, list) for each in results.values()):
         raise TrisparkError(
             "TS-QUALITY-SANDBOX",
             "code of the model was not executed",
             where=NAME,
             expected="a container without network that runs it",
-            observed=str(refused)[:200],
+            observed=str(refused or "an output without results")[:200],
             remedy="see the node's Docker Engine; code is never executed without isolation",
         )
-    return {str(name): tuple(map(str, wrong)) for name, wrong in output["results"].items()}
+    return {str(name): tuple(map(str, wrong)) for name, wrong in results.items()}

@@ -286,6 +286,9 @@ def test_the_text_is_a_program_by_itself(tmp_path: Path) -> None:
         ({"exit_code": 3, "output": {"refused": "a network can be seen: eth0", "results": {}}}, "eth0"),
         ({"exit_code": 137, "output": None}, "exit 137"),
         ({"exit_code": 0, "output": []}, "exit 0"),
+        ({"exit_code": 0, "output": {}}, "an output without results"),
+        ({"exit_code": 0, "output": {"refused": None, "results": []}}, "an output without results"),
+        ({"exit_code": 0, "output": {"refused": None, "results": {"a": "no list"}}}, "an output without results"),
     ],
 )
 def test_a_sandbox_that_did_not_run_is_an_error(answer: dict[str, Any], shown: str) -> None:
