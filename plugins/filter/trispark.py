@@ -25,9 +25,16 @@ def boot_facts(variables: Mapping[str, Any]) -> dict[str, Any]:
         "after_load": answer(variables, "engine_after_load"),
         "gates": gates("engine_gates"),
         "gates_after": gates("engine_gates_after"),
-        "bench": answer(variables, "bench_run") or {},
+        "bench": answer(variables, "bench_run") or _rows_of_refusal(variables.get("bench_run")),
         "failure": variables.get("boot_failure") or {},
     }
+
+
+def _rows_of_refusal(value: Any) -> dict[str, Any]:
+    """What a load client had written before its node ended it; `log_tail` is the reason."""
+    found = value.get("answer") if isinstance(value, Mapping) else None
+    rows = found.get("rows") if isinstance(found, Mapping) else None
+    return {"rows": list(rows), "log_tail": [str(value["msg"])]} if rows and value.get("msg") else {}
 
 
 def answer(variables: Mapping[str, Any], name: str) -> dict[str, Any] | None:

@@ -17,6 +17,11 @@ from trispark.benchstats import decode_seconds, unreadable
 COUNTED: Final = ("generation_tokens", "finished_requests", "verify_steps")
 """Counters that a window is judged by, by the names of trispark_bench.counters and of the lab engine."""
 
+ONE_PROCESS: Final = "startup_time"
+"""What /server_info says of one process alone; version, model and a fixed seed are those of the next one as well."""
+WINDOW: Final = {"step_s": "step_s", "accept_length": "tokens_per_step"}
+"""{figure of a window that is a metric: field of its WindowCheck}."""
+
 
 @dataclass(frozen=True)
 class WindowCheck:
@@ -72,7 +77,7 @@ def window_metrics(checks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     for check in checks:
-        for name, field in (("step_s", "step_s"), ("accept_length", "tokens_per_step")):
+        for name, field in WINDOW.items():
             value = check.get(field)
             if check.get("problem") is None and value is not None and math.isfinite(value) and value > 0:
                 found[f"{check['tag']}.{name}"] = float(value)
@@ -117,7 +122,7 @@ class _Window:
             not_checked=tuple(
                 name
                 for name, value in (
-                    ("identity", self._window["identity"][0] or None),
+                    ("identity", min(side.get(ONE_PROCESS) is not None for side in self._window["identity"]) or None),
                     *zip(COUNTED, (tokens, requests, calls), strict=True),
                 )
                 if value is None

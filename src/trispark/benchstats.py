@@ -6,10 +6,16 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from trispark.errors import TrisparkError
 from trispark.latency import Percentiles, character_rate, gaps, percentiles, token_gaps
+
+ONE_STREAM: Final = ("decode_tps", "ttft_s")
+STREAMS: Final = ("agg_tps", "per_stream_decode_tps", "ttft_s")
+GAPS: Final = ("itl_gap_p95_s", "itl_token_p95_s")
+ENGRAM_WAIT: Final = "engram_wait_us_per_lookup"
+"""Figures of a tag with one stream, of one with several, and of both; the engine's wait for Engram rows."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,7 @@ class BenchSummary:
         """`metrics`, and what a feature may need before its trial: `c1-prose.engram_wait_us_per_lookup`, of the layer
         that waited longest."""
         waits = {
-            f"{tag}.engram_wait_us_per_lookup": max(known)
+            f"{tag}.{ENGRAM_WAIT}": max(known)
             for tag, layers in self.engram_wait.items()
             if (known := [wait.wait_us_per_lookup for wait in layers.values() if wait.wait_us_per_lookup is not None])
         }
@@ -107,8 +113,7 @@ class BenchSummary:
 
 def metric_names(tag: str, streams: int) -> list[str]:
     """The names under which a tag's figures appear in `BenchSummary.metrics`."""
-    rates = ("decode_tps", "ttft_s") if streams == 1 else ("agg_tps", "per_stream_decode_tps", "ttft_s")
-    return [f"{tag}.{name}" for name in (*rates, "itl_gap_p95_s", "itl_token_p95_s")]
+    return [f"{tag}.{name}" for name in (*(ONE_STREAM if streams == 1 else STREAMS), *GAPS)]
 
 
 def summarize(output: Mapping[str, Any]) -> BenchSummary:

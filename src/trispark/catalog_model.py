@@ -10,14 +10,23 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from trispark.allowlist import NAME, Value, format_value, require_expression
+from trispark.bench_windows import WINDOW
+from trispark.benchstats import ENGRAM_WAIT, GAPS, ONE_STREAM, STREAMS
 from trispark.plainyaml import Strict
 
 DIRECTORY: Final = "experiments"
 STAGES: Final = ("a", "b", "c", "d", "e", "f", "g")
-METRIC: Final = re.compile(r"c[0-9]+(-[a-z0-9_]+)?\.(decode_tps|agg_tps|ttft_s|itl_p95_s|per_stream_decode_tps)")
-MEASURED: Final = re.compile(
-    rf"{METRIC.pattern}|c[0-9]+(-[a-z0-9_]+)?\.(engram_wait_us_per_lookup|step_s|accept_length)"
+_CONTEXT: Final = r"(-[a-z0-9_]+)?"
+_MANY: Final = r"([2-9]|[1-9][0-9]+)"
+_ONE_STREAM: Final = rf"(c1-[a-z0-9_]+{_CONTEXT}|mixed-c1)"
+_STREAMS: Final = rf"(c{_MANY}{_CONTEXT}|mixed-c{_MANY})"
+METRIC: Final = re.compile(
+    rf"({_ONE_STREAM}|mixed-c[1-9][0-9]*-prefill)\.({'|'.join((*ONE_STREAM, *GAPS))})"
+    rf"|{_STREAMS}\.({'|'.join((*STREAMS, *GAPS))})"
 )
+"""What decides or must not suffer: the figures of a cell's requests, as trispark_bench.cells names the cells."""
+MEASURED: Final = re.compile(rf"{METRIC.pattern}|({_ONE_STREAM}|{_STREAMS})\.({'|'.join((ENGRAM_WAIT, *WINDOW))})")
+"""... and what its windows and the engine's counters say besides."""
 SETTING: Final = re.compile(r"<(?P<name>[A-Z][A-Z0-9_]+)(?:\+(?P<add>[0-9]+))?>")
 Id = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Raw = int | float | str | bool

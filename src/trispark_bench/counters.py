@@ -54,7 +54,7 @@ class Counters:
         if status != 200:
             raise CountersError(f"/server_info: HTTP {status}: {body[:200].decode(errors='replace')}")
         try:
-            info = json.loads(body, parse_constant=_no_number)
+            info = json.loads(body, parse_constant=_no_number, parse_float=_finite)
         except (ValueError, RecursionError) as error:
             raise CountersError(f"/server_info is not JSON: {error}") from None
         if not isinstance(info, dict):
@@ -78,6 +78,12 @@ def _no_number(_literal: str) -> None:
     """NaN and Infinity are no JSON, though servers write them; our own output must not hold them."""
 
 
+def _finite(text: str) -> float | None:
+    """1e999 is JSON, and no number of ours either."""
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
 def parse_metrics(text: str) -> dict[str, float]:
     """{our name: sum over the labels} of the families in METRICS that are there."""
     sums: dict[str, float] = {}
@@ -90,4 +96,4 @@ def parse_metrics(text: str) -> dict[str, float]:
                 continue
             if math.isfinite(value):
                 sums[match[1]] = sums.get(match[1], 0.0) + value
-    return {ours: sums[theirs] for ours, theirs in METRICS.items() if theirs in sums}
+    return {ours: sums[theirs] for ours, theirs in METRICS.items() if math.isfinite(sums.get(theirs, math.nan))}

@@ -97,8 +97,8 @@ def _run(node: Node, request: OneshotRequest) -> dict[str, Any]:
         finally:
             _take_away(node, container_id)
         if ended.alive:
-            raise _too_late(request, lines)
-        output = _output(work / "output.json")
+            raise _too_late(request, lines, _rows(work / "raw.jsonl"))
+        output = _output(work)
         answer: dict[str, Any] = {"exit_code": ended.exit_code, "output": output, "log_tail": lines}
         return answer if output is not None else {**answer, "rows": _rows(work / "raw.jsonl")}
     finally:
@@ -153,7 +153,7 @@ def _wait(node: Node, request: OneshotRequest, container_id: str) -> Container:
         node.clock.sleep(POLL_S)
 
 
-def _too_late(request: OneshotRequest, lines: list[str]) -> AgentError:
+def _too_late(request: OneshotRequest, lines: list[str], rows: list[Any]) -> AgentError:
     return AgentError(
         "TS-AGENT-DEADLINE",
         "the one-shot did not end in time; it was killed and removed",
@@ -161,12 +161,13 @@ def _too_late(request: OneshotRequest, lines: list[str]) -> AgentError:
         expected=f"its end within {request.deadline_s:g} s",
         observed=f"still running, last line: {logs.last_line(lines) or 'none'}",
         remedy="see whether the engine answers, or allow more time",
-        extra={"log_tail": lines},
+        extra={"log_tail": lines, "rows": rows},
     )
 
 
-def _output(path: Path) -> Any:
+def _output(work: Path) -> Any:
     """The parsed output; None when the container left none."""
+    path = work / "output.json"
     try:
         size = path.lstat().st_size
         if size > MAX_OUTPUT_BYTES:
@@ -183,6 +184,7 @@ def _output(path: Path) -> Any:
             expected="one JSON value",
             observed=str(error),
             remedy="see the program that wrote it",
+            extra={"rows": _rows(work / "raw.jsonl")},
         ) from error
 
 

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from trispark.catalog_model import Id
 from trispark.plainyaml import Strict
+from trispark.quality.sandbox_program import parsed
 
 ACCEPT_FLOOR: Final = 1.2
 """Committed tokens a step. A broken draft gives exactly 1.0 and leaves the text fluent (field I39), so text shows
@@ -21,7 +22,8 @@ Nats = Annotated[float | int, Field(ge=0, le=10)]
 
 class Task(Strict):
     """A question that a program can mark. text: the answer must be `expect`; json: an object that fits `json_schema`;
-    code: Python in which every one of `checks` is true; tool: a call of `tool` with these `arguments`."""
+    code: Python in which every one of `checks` (CALL == LITERAL, CALL or not CALL) is true; tool: a call of `tool` with
+    these `arguments`."""
 
     id: Id
     kind: Literal["text", "json", "code", "tool"]
@@ -43,6 +45,8 @@ class Task(Strict):
         }
         if [kind for kind, there in given.items() if there] != [self.kind]:
             raise ValueError(f"a task of kind {self.kind} has what that kind needs, and nothing of another")
+        for check in self.checks:
+            parsed(check)
         return self
 
 

@@ -1,18 +1,26 @@
-"""Runs inside the sandbox's container: executes code of a model, each piece in a process of its own with limits.
+"""Runs inside the sandbox's container: has code of a model executed, each piece in a process of its own with limits,
+asks it calls, and judges what they give. It executes nothing where a network can be seen.
 
-Standard library alone; the controller sends this file's text as the container's command. It refuses to execute
-anything where a network can be seen.
+Standard library alone; the controller sends this file's text as the container's command.
 
     python3 -I -c TEXT /work/input.json /work/output.json
-    input   {"pieces": [{"id", "code", "checks": [expression]}], "seconds": of each piece}
+    input   {"program": text of sandbox_child.py, "seconds": of each piece,
+             "pieces": [{"id", "code", "checks": [expression]}]}
     output  {"refused": why, or null, "results": {id: [what is wrong]}}
+
+A check is `CALL == LITERAL`, `CALL` or `not CALL`. The process that has the code learns the call alone, after the code
+is there; what it should give stays here.
 """
 
+import ast
 import contextlib
+import ctypes
 import json
 import os
 import pathlib
 import resource
+import secrets
+import selectors
 import signal
 import subprocess
 import sys
@@ -20,25 +28,34 @@ import time
 from typing import Any
 
 MEMORY_BYTES = 256 * 2**20
-CHILD = """\
-import json, sys
-piece = json.loads(sys.argv[1])
-space = {"__name__": "answer"}
-wrong = []
-try:
-    exec(compile(piece["code"], "answer", "exec"), space)
-except BaseException as error:
-    wrong.append(f"the code ends with {type(error).__name__}")
-else:
-    for check in piece["checks"]:
-        try:
-            if eval(check, space) is not True:
-                wrong.append(f"{check} is not true")
-        except BaseException as error:
-            wrong.append(f"{check} ends with {type(error).__name__}")
-print()
-print(json.dumps(wrong))
-"""
+RESULT_BYTES = 64 * 2**10
+"""Most that one piece may answer, all calls together."""
+
+
+class Wrong(Exception):
+    """The piece has failed; its text says why."""
+
+
+class Unconfined(Exception):
+    """The process that should have executed the code could not be confined: nothing was executed."""
+
+
+def parsed(check: str) -> tuple[str, str, Any]:
+    """(call, kind, value): kind is `equals`, `true` or `false`. Raises ValueError for a check of another form."""
+    try:
+        body = ast.parse(check, mode="eval").body
+        kind, value = "true", None
+        if isinstance(body, ast.Compare) and len(body.ops) == 1 and isinstance(body.ops[0], ast.Eq):
+            kind, value, body = "equals", ast.literal_eval(body.comparators[0]), body.left
+        elif isinstance(body, ast.UnaryOp) and isinstance(body.op, ast.Not):
+            kind, body = "false", body.operand
+        if not (isinstance(body, ast.Call) and isinstance(body.func, ast.Name)) or body.keywords:
+            raise ValueError("no call of a function")
+        for each in body.args:
+            ast.literal_eval(each)
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"{check!r} is not CALL == LITERAL, CALL or not CALL: {error}") from None
+    return ast.unparse(body), kind, value
 
 
 def networks(directory: str = "/sys/class/net") -> list[str]:
@@ -47,6 +64,12 @@ def networks(directory: str = "/sys/class/net") -> list[str]:
         return sorted({path.name for path in pathlib.Path(directory).iterdir()} - {"lo"})
     except OSError as error:
         return [f"unknown: {error.strerror}"]
+
+
+def hide() -> None:
+    """Nobody else's process without a capability may look into this one's memory. Raises OSError."""
+    if ctypes.CDLL(None, use_errno=True).prctl(4, ctypes.c_ulong(0), *[ctypes.c_ulong(0)] * 3):
+        raise OSError(ctypes.get_errno(), "prctl")
 
 
 def limits(seconds: float) -> None:
@@ -61,46 +84,145 @@ def limits(seconds: float) -> None:
         resource.setrlimit(what, (value, value))
 
 
-def run_piece(piece: dict[str, Any], seconds: float) -> list[str]:
-    """What is wrong with one piece: [] when every check is true."""
-    child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", CHILD, json.dumps({"code": piece["code"], "checks": piece["checks"]})],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        preexec_fn=lambda: limits(seconds),
-        env={},
-    )
-    end = time.monotonic() + 2 * seconds
-    try:
-        said, _ = child.communicate(timeout=max(0.1, end - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return [f"no end within {2 * seconds:g} s"]
-    finally:
+class Piece:
+    """The process that has one piece's code, its questions and its answers."""
+
+    def __init__(self, program: str, seconds: float) -> None:
+        self._seconds = 2 * seconds
+        self._end = time.monotonic() + self._seconds
+        self._answers, target = os.pipe()
+        self._seen = 0
+        self._left = b""
+        try:
+            self._child = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-B", "-c", program, str(target)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=lambda: limits(seconds),
+                pass_fds=(target,),
+                env={},
+            )
+        except BaseException:
+            os.close(self._answers)
+            raise
+        finally:
+            os.close(target)
+
+    def ask(self, question: dict[str, str]) -> None:
+        """Hand on one question. Where nobody reads any more, the answer, which does not come, says it."""
+        assert self._child.stdin is not None
+        data = json.dumps(question).encode() + b"\n"
+        with contextlib.suppress(BrokenPipeError):
+            while data:
+                data = data[os.write(self._child.stdin.fileno(), data) :]
+
+    def answer(self) -> str | None:
+        """One line; None at the end. Raises Wrong beyond the deadline and the bound."""
+        while b"\n" not in self._left:
+            if not (more := self._read()):
+                return None
+            self._left += more
+        line, _, self._left = self._left.partition(b"\n")
+        return line.decode("utf-8", "replace")
+
+    def _read(self) -> bytes:
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._answers, selectors.EVENT_READ)
+            if not ready.select(max(0.0, self._end - time.monotonic())):
+                raise Wrong(f"no end within {self._seconds:g} s")
+        more = os.read(self._answers, 65536)
+        self._seen += len(more)
+        if self._seen > RESULT_BYTES:
+            raise Wrong(f"more than {RESULT_BYTES} bytes of results")
+        return more
+
+    def finish(self) -> None:
+        """No more questions. Raises Wrong for an answer that nobody asked for and for an exit that is none."""
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        if self._left or self._read():
+            raise Wrong("an answer that was not asked for")
+        if (code := self.code()) != 0:
+            raise Wrong(f"ended with {code} after its checks")
+
+    def code(self) -> int:
+        """Its exit status. Raises Wrong beyond the deadline."""
+        try:
+            return self._child.wait(max(0.0, self._end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise Wrong(f"no end within {self._seconds:g} s") from None
+
+    def close(self) -> None:
+        """Kill what is left of its process group."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-    lines = said.decode("utf-8", "replace").splitlines()
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        os.close(self._answers)
+
+
+def run_piece(piece: dict[str, Any], seconds: float, program: str) -> list[str]:
+    """What is wrong with one piece: [] when every check is right. Raises Unconfined, ValueError for a strange check."""
+    checks = [(check, *parsed(check)) for check in piece["checks"]]
+    process = Piece(program, seconds)
     try:
-        wrong = json.loads(lines[-1])
-    except (IndexError, ValueError):
-        return [f"ended with {child.returncode} before its checks"]
-    return [str(each)[:200] for each in wrong] if isinstance(wrong, list) else ["no list of what is wrong"]
+        if process.answer() != "filtered":
+            raise Unconfined(f"no filter of system calls, exit {process.code()}")
+        process.ask({"code": piece["code"]})
+        defined = process.answer()
+        if defined is None:
+            return [f"ended with {process.code()} before its checks"]
+        if defined != "defined":
+            return [f"the code ends with {defined.removeprefix('error ')}"[:200]]
+        wrong = [found for check in checks if (found := _checked(process, *check)) is not None]
+        process.finish()
+        return wrong
+    except Wrong as error:
+        return [str(error)[:200]]
+    finally:
+        process.close()
+
+
+def _checked(process: Piece, check: str, call: str, kind: str, value: Any) -> str | None:
+    """What is wrong with one check. Raises Wrong."""
+    token = secrets.token_hex(16)
+    process.ask({"token": token, "call": call})
+    answer = process.answer()
+    if answer is None:
+        raise Wrong(f"ended with {process.code()} before its checks")
+    given, _, rest = answer.partition(" ")
+    what, _, shown = rest.partition(" ")
+    if given != token or what not in ("value", "error"):
+        raise Wrong("an answer that was not asked for")
+    if what == "error":
+        return f"{call} ends with {shown}"[:200]
+    try:
+        seen = ast.literal_eval(shown)
+        right = {"equals": seen == value, "true": seen is True, "false": not seen}[kind]
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return f"{call} gives no plain value"[:200]
+    return None if right else f"{check} is not true"[:200]
 
 
 def main(source: str, target: str) -> int:
     """Exit code 3 when nothing was executed."""
     asked = json.loads(pathlib.Path(source).read_text(encoding="utf-8"))
-    seen = networks()
     answer: dict[str, Any] = {"refused": None, "results": {}}
-    if seen:
-        answer["refused"] = f"a network can be seen: {', '.join(seen)}"
-    else:
+    try:
+        if seen := networks():
+            raise Unconfined(f"a network can be seen: {', '.join(seen)}")
+        # What the code should give must be nowhere where it could look.
+        pathlib.Path(source).unlink()
+        hide()
         for piece in asked["pieces"]:
-            answer["results"][piece["id"]] = run_piece(piece, float(asked["seconds"]))
+            answer["results"][piece["id"]] = run_piece(piece, float(asked["seconds"]), asked["program"])
+    except (Unconfined, OSError, ValueError) as error:
+        answer = {"refused": str(error)[:200], "results": {}}
     pathlib.Path(target).write_text(json.dumps(answer), encoding="utf-8")
-    return 3 if seen else 0
+    return 0 if answer["refused"] is None else 3
 
 
 if __name__ == "__main__":

@@ -249,6 +249,23 @@ def test_durations_do_not_follow_the_wall_clock(monkeypatch: pytest.MonkeyPatch)
     assert results.windows[0]["began"] < results.windows[0]["ended"]
 
 
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity"])
+def test_what_a_server_says_of_itself_that_is_no_number_is_none(tmp_path: Path, number: str) -> None:
+    """The output is JSON; the measurement must not end because of a gauge that nobody reads."""
+
+    async def info(_: web.Request) -> web.Response:
+        text = f'{{"version": "1", "startup_time": {number}, "internal_states": [{{"gauge": {number}}}]}}'
+        return web.Response(text=text, content_type="application/json")
+
+    async def use(base: str) -> subprocess.CompletedProcess[str]:
+        return await asyncio.to_thread(client, tmp_path, base)
+
+    done: subprocess.CompletedProcess[str] = asyncio.run(serving(answer, use, info=info))
+    assert (done.returncode, done.stderr) == (0, "")
+    output = json.loads((tmp_path / "output.json").read_text())
+    assert {phase["before"]["gauge"] for phase in output["server_info"]} == {None}
+
+
 class Full(RawFile):
     """A disk with room for so many bytes."""
 

@@ -368,6 +368,7 @@ def test_what_was_measured_before_the_end_is_there() -> None:
 
 def test_a_gauge_that_is_no_number_is_left_out() -> None:
     """Our own output is JSON, which has no NaN."""
+    assert parse_metrics('sglang:generation_tokens_total{a="1"} 1e308\n' * 2) == {}
     text = (
         "sglang:generation_tokens_total 12\nsglang:generation_tokens_total NaN\nsglang:generation_tokens_total +Inf\n"
     )

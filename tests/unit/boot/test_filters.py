@@ -35,3 +35,19 @@ def test_a_rank_whose_observation_was_refused_was_not_observed(filters: ModuleTy
     earlier = {"answer": {"ok": True, "log": "x"}}
     facts = filters.boot_facts({"engine_observation": earlier, "engine_after_load": REFUSAL, "bench_run": REFUSAL})
     assert (facts["observation"], facts["after_load"], facts["bench"]) == (earlier["answer"], None, {})
+
+
+def test_rows_of_a_load_client_that_its_node_ended_are_handed_on(filters: ModuleType) -> None:
+    refused = {"failed": True, "msg": "TS-AGENT-DEADLINE: it", "answer": {"ok": False, "rows": [{"n": 1}]}}
+    assert filters.boot_facts({"bench_run": refused})["bench"] == {
+        "rows": [{"n": 1}],
+        "log_tail": ["TS-AGENT-DEADLINE: it"],
+    }
+    for nothing in (
+        None,
+        {},
+        {"msg": "it"},
+        {**refused, "answer": {"ok": False, "rows": []}},
+        {**refused, "answer": None},
+    ):
+        assert filters.boot_facts({"bench_run": nothing})["bench"] == {}

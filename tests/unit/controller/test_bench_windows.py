@@ -133,6 +133,9 @@ def test_what_the_server_does_not_tell_is_not_checked_and_said() -> None:
     assert found.not_checked == ("generation_tokens", "finished_requests", "verify_steps")
     nobody = check(lambda out: out["windows"][0].update(identity=[{}, {}]))
     assert nobody.not_checked == ("identity",)
+    same = {"version": "1", "random_seed": 0}
+    any_process = check(lambda out: out["windows"][0].update(identity=[same, same]))
+    assert (any_process.problem, any_process.not_checked) == (None, ("identity",)), "another process says the same"
 
 
 def test_a_failed_request_leaves_no_figures_and_no_blame() -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from quality_answers import CODE, PROSE, completion, healthy, native
 
 from trispark.catalog import Catalog, load_catalog
 from trispark.gate_result import GateResult
@@ -22,60 +23,18 @@ from trispark.quality import judges
 from trispark.quality.answers import Answer, Steps, Token, chat, generated
 from trispark.quality.evaluate import Answered, code_to_run, compare_all, judge_long, judge_short
 from trispark.quality.model import EngineQuality
-from trispark.quality.questions import NATIVE, Asker, Question, needle_code, needle_text, requests
+from trispark.quality.questions import Asker, Question, needle_code, needle_text, requests
 from trispark.quality.reference import Likeness, compare, packed, unpacked, worst
 from trispark.quality.short import short_requests, short_results
 from trispark.resolve import Resolution
 
 ROOT = Path(__file__).resolve().parents[3]
-PROSE = "The keeper of the lamp climbed the stairs each night and looked out over the dark sea for ships."
-CODE = {"double": "def double(n):\n    return 2 * n", "largest": "largest = max", "reverse": "def reverse(t): ..."}
 Raw = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def lab() -> EngineQuality:
     return load_catalog(ROOT).quality["lab"]
-
-
-def completion(text: str | None, *, logprobs: bool = False, calls: Any = None) -> Raw:
-    message: Raw = {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
-    choice: Raw = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
-    if logprobs:
-        choice["logprobs"] = {
-            "content": [
-                {"token": word, "logprob": -0.5, "top_logprobs": [{"token": word, "logprob": -0.5}]}
-                for word in (text or "").split(" ")
-            ]
-        }
-    return {"status": 200, "body": {"choices": [choice]}}
-
-
-def native(tokens: int, verify: int) -> Raw:
-    return {
-        "status": 200,
-        "body": {"text": PROSE, "meta_info": {"completion_tokens": tokens, "spec_verify_ct": verify}},
-    }
-
-
-def healthy(quality: EngineQuality, question: Question) -> Raw:
-    """What a sound engine answers."""
-    if question.path == NATIVE:
-        return native(33, 16)
-    name = question.name
-    if name.startswith("needle."):
-        _, sentences, depth = name.split(".")
-        (needle,) = quality.needles
-        (share,) = [each for each in needle.depths if round(100 * each) == int(depth)]
-        return completion(f"It is {needle_code(needle, int(sentences), share)}.")
-    if name.startswith("task."):
-        task = quality.task(name.removeprefix("task."))
-        if task.kind == "tool":
-            function = {"name": task.tool, "arguments": json.dumps(task.arguments)}
-            return completion(None, calls=[{"id": "c1", "type": "function", "function": function}])
-        text = {"text": task.expect, "json": '{"a": 1, "b": 2, "c": 3}'}.get(task.kind)
-        return completion(f"```python\n{CODE[task.id]}\n```" if text is None else text)
-    return completion(PROSE, logprobs="logprobs" in question.body)
 
 
 def short_of(quality: EngineQuality) -> tuple[Question, ...]:

@@ -24,6 +24,7 @@ from trispark.logparse import lines_matching, stats_lines
 from trispark.quality.evaluate import Answered, code_to_run, compare_all, judge_long, judge_short
 from trispark.quality.questions import Asker, Question, requests
 from trispark.quality.reference import Likeness, worst
+from trispark.quality.sandbox import child_program
 from trispark.quality.sandbox_program import run_piece
 from trispark_bench.plan import BenchPlan
 from trispark_bench.run import Results, run_plan
@@ -382,7 +383,7 @@ def test_the_engine_passes_the_quality_gates(start: Start) -> None:
     rounds = Asker(quality, model, 4).rounds(repeat)
     asked = [question for each in rounds for question in each]
     raw = api.ask(rounds)
-    ran = {each["id"]: run_piece(each, 5.0) for each in code_to_run(quality, asked, raw)}
+    ran = {each["id"]: run_piece(each, 5.0, child_program()) for each in code_to_run(quality, asked, raw)}
     results = judge_long(quality, asked, raw, [], repeat, ran)
     assert [each.line() for each in results if not each.ok] == []
     known = Answered.of(asked, raw).starting("logprobs.")

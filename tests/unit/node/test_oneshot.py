@@ -103,6 +103,22 @@ def test_an_isolated_run_has_no_network_and_no_rights(bench, ask):
     assert nothing_left(bench)
 
 
+@pytest.mark.parametrize("how", ["late", "unreadable"])
+def test_rows_of_a_program_that_is_refused_its_end_are_not_lost(bench, ask, how):
+    ending(bench, after_s=100) if how == "late" else ending(bench, output="no JSON")
+    begin = bench.docker.on_start
+
+    def write(container_id):
+        begin(container_id)
+        (bench.root / "run" / "trispark-bench.work" / "raw.jsonl").write_bytes(b'{"n": 1}\n{"n"')
+
+    bench.docker.on_start = write
+    answer, _ = cli.answer(bench.node, "oneshot", json.dumps(ask))
+    assert answer["error"]["id"] == {"late": "TS-AGENT-DEADLINE", "unreadable": "TS-AGENT-OUTPUT"}[how]
+    assert answer["rows"] == [{"n": 1}]
+    assert nothing_left(bench)
+
+
 def test_deadline(bench, ask):
     ending(bench, after_s=100)
     begin = bench.clock.time
