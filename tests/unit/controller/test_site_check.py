@@ -126,7 +126,7 @@ def test_every_problem_of_all_files_is_named(root: Path, fleet: Path) -> None:
         ("site_stats_seconds: 60", "site_stats_seconds: 0.01"),
         ("site_extra_container_env: {}", "site_extra_container_env: {NO_SUCH: 1, SGLANG_RECORD_STEP_TIME: 'yes'}"),
         ("site_build_dockerfile: null", "site_build_dockerfile: engine/Dockerfile"),
-        ("workloads: [prose, code]", "workloads: [prose, verse]"),
+        ("workloads: [prose, code, structured, chat]", "workloads: [prose, verse]"),
         ("site_world_size: 3", "site_wrld_size: 3"),
     )
     change(fleet / "hosts.yml", ("node_gid_index: 3\n      node_pair_links:\n        - {peer: 0, local: 198.51.100.9",
