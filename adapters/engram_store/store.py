@@ -75,12 +75,7 @@ class RowStore:
         self._handle = handle
         self._library = loaded()
         self._local = threading.local()
-        info = InfoFields()
-        _require(self._library.es_describe(handle, ctypes.byref(info), ctypes.byref(self._error)), self._error)
-        self.backend = Backend(info.backend)
-        """IO_URING or THREADS."""
-        self.why: str = info.why.decode(errors="replace")
-        """Why AUTO took threads; empty otherwise."""
+        info = self._info()
         self.direct = bool(info.direct)
         """False when a checkpoint is read through the page cache."""
         self.sets = int(info.sets)
@@ -151,6 +146,17 @@ class RowStore:
         return out
 
     @property
+    def backend(self) -> Backend:
+        """IO_URING or THREADS: what reads now. Raises StoreError: FORKED, CLOSED."""
+        return Backend(self._info().backend)
+
+    @property
+    def why(self) -> str:
+        """Why AUTO took threads, at once or when it got no further ring; empty otherwise. Raises as `backend`."""
+        text: bytes = self._info().why
+        return text.decode(errors="replace")
+
+    @property
     def counters(self) -> Counters:
         """Since the store was opened, consistent with each other. Raises StoreError: FORKED, CLOSED."""
         fields = CounterFields()
@@ -170,6 +176,11 @@ class RowStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _info(self) -> InfoFields:
+        info = InfoFields()
+        _require(self._library.es_describe(self._handle, ctypes.byref(info), self._error), self._error)
+        return info
 
     @property
     def _scratch(self) -> _Scratch:

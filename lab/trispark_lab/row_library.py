@@ -96,6 +96,8 @@ class LibraryRows:
         self.packed = packed is not None
         self._store = packed if packed is not None else _open_checkpoint(weight, scale, rows, options, warn)
         self.slots = self._store.slots
+        self._warn = warn
+        self._said = self.how
 
     @property
     def how(self) -> str:
@@ -106,6 +108,9 @@ class LibraryRows:
     @property
     def counts(self) -> Counts:
         counters = self._store.counters
+        if self._said != self.how:  # the kernel gave no further ring
+            self._said = self.how
+            self._warn(f"Row store of layer {self.shard.layer}: {self._said}")
         return Counts(counters.lookups, counters.hits, counters.reads)
 
     def fetch(self, ids: npt.NDArray[np.int64]) -> Bytes:

@@ -22,7 +22,10 @@ uint32_t bucket_of(uint64_t nanoseconds) {
 
 }  // namespace
 
-Store::~Store() { delete reader_; }
+Store::~Store() {
+  delete instead_.load(std::memory_order_relaxed);
+  delete reader_;
+}
 
 int Store::start(const es_options& options, es_error* error) {
   first_ = options.first;
@@ -33,6 +36,7 @@ int Store::start(const es_options& options, es_error* error) {
   }
   if (options.backend != ES_THREADS) {
     const int code = make_uring_reader(file_, options.depth, &reader_, error);
+    if (code == ES_OK && options.backend != ES_IO_URING) spare_threads_ = options.threads;
     if (code == ES_OK || options.backend == ES_IO_URING) return code;
     snprintf(why_, sizeof why_, "%.255s", error->text);
   }
@@ -70,6 +74,28 @@ int Store::fetch(const int64_t* ids, uint64_t count, uint8_t* out, es_error* err
   return ES_OK;
 }
 
+int Store::read(const Piece* pieces, uint64_t count, uint64_t* bytes, es_error* error) {
+  Reader* reader = instead_.load(std::memory_order_acquire);
+  if (reader != nullptr) return reader->read(pieces, count, bytes, error);
+  const int code = reader_->read(pieces, count, bytes, error);
+  if (code != ES_BACKEND || spare_threads_ == 0) return code;
+  // No ring could be made, so nothing was read; rings count against memory that other processes lock as well.
+  if (const int why = go_on_with_threads(error)) return why;
+  return instead_.load(std::memory_order_acquire)->read(pieces, count, bytes, error);
+}
+
+int Store::go_on_with_threads(es_error* error) {
+  const Lock lock(mutex_);
+  if (instead_.load(std::memory_order_relaxed) != nullptr) return ES_OK;
+  char why[sizeof why_];
+  snprintf(why, sizeof why, "%.255s", error->text);
+  Reader* made = nullptr;
+  if (const int code = make_thread_reader(file_, spare_threads_, &made, error)) return code;
+  memcpy(why_, why, sizeof why_);
+  instead_.store(made, std::memory_order_release);
+  return ES_OK;
+}
+
 int Store::read_all(const int64_t* ids, uint64_t count, uint8_t* out, uint64_t* bytes, es_error* error) {
   if (count == 0) return ES_OK;
   const uint32_t each = file_.pieces_of_a_row();
@@ -78,7 +104,7 @@ int Store::read_all(const int64_t* ids, uint64_t count, uint8_t* out, uint64_t* 
   for (uint64_t index = 0; index < count; ++index) {
     file_.locate(static_cast<uint64_t>(ids[index]), out + index * kRowBytes, pieces.data() + index * each);
   }
-  return reader_->read(pieces.data(), count * each, bytes, error);
+  return read(pieces.data(), count * each, bytes, error);
 }
 
 int Store::read_missing(const int64_t* ids, uint64_t count, uint8_t* out, uint64_t* rows, uint64_t* bytes,
@@ -104,7 +130,7 @@ int Store::read_missing(const int64_t* ids, uint64_t count, uint8_t* out, uint64
     file_.locate(static_cast<uint64_t>(missing[index].id), into, pieces.data() + *rows * each);
     ++*rows;
   }
-  if (const int code = reader_->read(pieces.data(), *rows * each, bytes, error)) return code;
+  if (const int code = read(pieces.data(), *rows * each, bytes, error)) return code;
   const uint8_t* row = nullptr;
   for (uint64_t index = 0; index < absent; ++index) {
     uint8_t* into = out + missing[index].index * kRowBytes;
@@ -118,9 +144,11 @@ int Store::read_missing(const int64_t* ids, uint64_t count, uint8_t* out, uint64
   return ES_OK;
 }
 
-void Store::describe(es_info* info) const {
+void Store::describe(es_info* info) {
+  const Lock lock(mutex_);
+  const Reader* instead = instead_.load(std::memory_order_relaxed);
   *info = {};
-  info->backend = reader_->backend();
+  info->backend = (instead != nullptr ? instead : reader_)->backend();
   info->direct = file_.direct() ? 1 : 0;
   info->file_bytes = file_.file_bytes();
   info->sets = cache_.sets();

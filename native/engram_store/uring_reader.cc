@@ -3,9 +3,11 @@
 // A ring belongs to one call at a time, and to one thread for good where the kernel then does less for each read; calls
 // from several threads have rings of their own, up to kRings.
 #include <errno.h>
+#include <linux/capability.h>
 #include <linux/io_uring.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -55,6 +57,17 @@ uint64_t this_thread() {
 uint32_t acquire(const uint32_t* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 void release(uint32_t* at, uint32_t value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
 
+// Whether registered windows leave enough for the rings of the same user's other stores and processes: the kernel counts all
+// of them against one limit, and without a ring there are threads.
+bool may_lock(uint64_t bytes) {
+  constexpr uint64_t kShares = 64;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && (limit.rlim_cur == RLIM_INFINITY || bytes <= limit.rlim_cur / kShares)) return true;
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct granted[_LINUX_CAPABILITY_U32S_3]{};
+  return syscall(__NR_capget, &header, granted) == 0 && (granted[0].effective & (1u << CAP_IPC_LOCK)) != 0;
+}
+
 class Ring : public OnHeap {
  public:
   ~Ring() {
@@ -103,8 +116,10 @@ class Ring : public OnHeap {
     }
     // Registered windows are not looked up and pinned for each read; where the limit of locked memory forbids it, they are.
     iovec windows{windows_.data(), depth_ * kWindow};
-    opcode_ = syscall(__NR_io_uring_register, descriptor_, IORING_REGISTER_BUFFERS, &windows, 1) == 0 ? IORING_OP_READ_FIXED
-                                                                                                      : IORING_OP_READ;
+    opcode_ = may_lock(windows.iov_len) &&
+                      syscall(__NR_io_uring_register, descriptor_, IORING_REGISTER_BUFFERS, &windows, 1) == 0
+                  ? IORING_OP_READ_FIXED
+                  : IORING_OP_READ;
     const int32_t known = file.descriptor();  // neither is the file, where that is allowed
     if (syscall(__NR_io_uring_register, descriptor_, IORING_REGISTER_FILES, &known, 1) == 0) {
       file_ = 0;

@@ -106,7 +106,7 @@ def test_a_plan_of_the_lab_is_possible_before_its_images(ground: Ground) -> None
     assert plan["candidate"]["settings"]["DSV41_WO_A_W8"] == 1
     assert {"wo_a.calls", "wo_a.twins"} <= set(plan["evidence"]["candidate"]["must"]["2"])
     assert "wo_a.present" in plan["evidence"]["baseline"]["must_not"]["1"]
-    assert [cell["cell"] for cell in plan["cells"]] == ["c1-prose", "c1-code", "c4"]
+    assert [cell["cell"] for cell in plan["cells"]] == ["c1-prose", "c1-code", "c1-chat", "c4"]
     built = ground.site.model_copy(update={"engine_image": "registry:5000/e@sha256:" + "a" * 64})
     after = plan_on(replace(ground, site=built, image=str(built.engine_image)), "c", "wo_a")
     assert after["image"] == built.engine_image
