@@ -30,7 +30,15 @@ def boot_metrics(record: Record) -> BootMetrics:
         corpus=canonical_sha256(bench["input"]["workloads"]) if bench else None,
         checks=check_boot(record),
         failed_gates=failed_gates(record),
+        prompt_tokens=_prompt_tokens(bench["requests"]) if bench else {},
     )
+
+
+def _prompt_tokens(requests: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    by_tag: dict[str, list[Any]] = {}
+    for request in requests:
+        by_tag.setdefault(str(request["tag"]), []).append(request.get("prompt_tokens"))
+    return {tag: sum(counts) for tag, counts in by_tag.items() if all(type(count) is int for count in counts)}
 
 
 def measured_of(bench: Mapping[str, Any]) -> dict[str, float]:

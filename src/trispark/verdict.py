@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trispark.boot_validity import NEEDED, Check, failed, unchecked
@@ -30,7 +30,8 @@ class BootMetrics:
     """One boot as a verdict sees it.
 
     `metrics`: by name (see BenchSummary.measured), each the median over the boot's repetitions; `protocol` and
-    `corpus`: hashes of how and of what was measured, None where nobody said; `failed_gates`: ids.
+    `corpus`: hashes of how and of what was measured, None where nobody said; `failed_gates`: ids; `prompt_tokens`: by
+    tag, what the server counted in all its prompts, of tags whose every request says so.
     """
 
     boot_id: str
@@ -40,6 +41,7 @@ class BootMetrics:
     corpus: str | None = None
     checks: tuple[Check, ...] = ()
     failed_gates: tuple[str, ...] = ()
+    prompt_tokens: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def counts(self) -> bool:
@@ -83,7 +85,7 @@ def decide(
 ) -> Verdict:
     """The verdict over the boots of both arms, each in the order in which they ran.
 
-    Boots that are not valid take no part. Raises TS-VERDICT-PROTOCOL and TS-VERDICT-CORPUS when boots did not do the
+    Boots that are not valid take no part. Raises TS-VERDICT-PROTOCOL, -CORPUS and -PROMPT when boots did not do the
     same work, TS-VERDICT-VALUE for a value that is no measurement, TS-VERDICT-BOOT for a boot that is there twice.
     """
     everything = [*baseline_boots, *candidate_boots]
@@ -226,6 +228,17 @@ def _require_same_work(boots: Sequence[BootMetrics]) -> None:
             observed=", ".join(f"{value} in {len(names)}" for value, names in corpora.items()),
             remedy=_SAME_WORK,
         )
+    for tag in sorted({tag for boot in boots for tag in boot.prompt_tokens}):
+        counted = {boot.prompt_tokens[tag]: boot.boot_id for boot in reversed(boots) if tag in boot.prompt_tokens}
+        if len(counted) > 1:
+            raise TrisparkError(
+                "TS-VERDICT-PROMPT",
+                "the same prompts were not the same tokens, so the engines did not do the same work",
+                where=f"{tag} of {', '.join(counted.values())}",
+                expected="one number of prompt tokens in every boot of both arms",
+                observed=", ".join(map(str, counted)),
+                remedy="find what changed the chat template or the tokenizer; then measure both arms with one of them",
+            )
 
 
 def _by_value(values: Mapping[str, str | None]) -> dict[str, list[str]]:

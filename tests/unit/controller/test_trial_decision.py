@@ -86,6 +86,15 @@ def split(walk: WalkPlan, records: list[dict[str, Any]]) -> list[list[dict[str, 
     return [[records[slot.slot] for slot in walk.slots if slot.arm == arm] for arm in ("baseline", "candidate")]
 
 
+def test_prompt_tokens_are_summed_by_tag_where_every_request_says_them() -> None:
+    boot = record(1, 30.0)
+    first, other, wave = boot["bench"]["requests"]
+    boot["bench"]["requests"] = [
+        {**first, "prompt_tokens": 7}, {**first, "prompt_tokens": 8}, {**other, "prompt_tokens": None}, wave,
+    ]  # fmt: skip
+    assert boot_metrics(boot).prompt_tokens == {"c1-prose": 15}
+
+
 # -- rules
 
 

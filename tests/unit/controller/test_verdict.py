@@ -131,6 +131,19 @@ def test_arms_that_did_other_work_are_refused(change: dict[str, Any], error: str
     assert all(caught.value.as_dict().values())
 
 
+def test_prompts_that_became_other_tokens_are_refused_by_tag() -> None:
+    """Another chat template is other work, although the texts that were sent are the same."""
+    first, second = (
+        [replace(boot, prompt_tokens={"c1-code": 9, **more}) for boot in arm]
+        for arm, more in zip(both(110), ({"c4": 80}, {"c4": 84, "mixed-c3": 7}), strict=True)
+    )
+    with pytest.raises(TrisparkError) as caught:
+        decide(first, second, rules())
+    assert (caught.value.id, caught.value.observed) == ("TS-VERDICT-PROMPT", "84, 80")
+    assert caught.value.where.startswith("c4 of ")
+    decide(first, [replace(boot, prompt_tokens={"c1-code": 9}) for boot in second], rules())
+
+
 def test_a_boot_that_is_there_twice_is_refused() -> None:
     first, _ = both(110)
     with pytest.raises(TrisparkError) as caught:
