@@ -99,15 +99,17 @@ def start(checkpoint: Path, packed: Path) -> Iterator[Start]:
             **env,
         }
         port = "0"
+        ranks: list[Process] = []
         for rank in range(3):
             argv = ["--model-path", str(checkpoint), "--tp", "3", "--nnodes", "3", "--ep-size", ep_size, "--port", "0"]
             argv += ["--node-rank", str(rank), "--dist-init-addr", f"127.0.0.1:{port}", "--enable-metrics", *flags]
             for peer in sorted({0, 1, 2} - {rank}):
                 argv += ["--pair-link", f"{peer}:127.0.0.1:127.0.0.1"]
-            running.append(Process(argv, environ))
+            ranks.append(Process(argv, environ))
+            running.append(ranks[-1])
             if rank == 0:
-                port = running[0].expect(r"Rendezvous on 127\.0\.0\.1:(\d+)")[1]
-        return running
+                port = ranks[0].expect(r"Rendezvous on 127\.0\.0\.1:(\d+)")[1]
+        return ranks
 
     yield run
     for process in running:
@@ -399,3 +401,38 @@ def test_a_draft_with_a_cap_passes_the_short_set(start: Start) -> None:
     api = _Api(ranks[0].expect(r"^Ready: API on port (\d+) \(rank 0\)$")[1])
     short = Asker(quality, "deepseek-v4.1-flash", 4).short(True)
     assert [each.line() for each in judge_short(quality, short, api.ask([short]), []) if not each.ok] == []
+
+
+def test_a_draft_that_is_never_right_gives_the_same_text_and_fails_the_acceptance_gates_alone(
+    start: Start, tmp_path: Path
+) -> None:
+    """Fluent text at an acceptance of 1.0: greedy verification mends every draft, so nothing else shows it."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "from trispark_lab.draft import MarkovDraft\nMarkovDraft.propose = lambda self, anchor, count: [0] * count\n",
+        encoding="utf-8",
+    )
+    quality = load_catalog(ROOT).quality["lab"]
+    short = Asker(quality, "deepseek-v4.1-flash", 4).short(True)
+    answers = []
+    for path in (ROOT / "lab", tmp_path):
+        ranks = start(adapters=False, PYTHONPATH=os.pathsep.join((str(path), str(ROOT / "lab"))))
+        api = _Api(ranks[0].expect(r"^Ready: API on port (\d+) \(rank 0\)$")[1])
+        answers.append(api.ask([short]))
+        ranks[0].signal(signal.SIGTERM)
+        assert [process.end() for process in ranks] == [0, 0, 0]
+    whole, broken = answers
+    assert [each.line() for each in judge_short(quality, short, whole, []) if not each.ok] == []
+    failed = [each for each in judge_short(quality, short, broken, []) if not each.ok]
+    assert failed
+    assert all(each.check_id.startswith("quality.acceptance.") for each in failed), [each.line() for each in failed]
+    assert all(each.observed.startswith("1 ") or each.observed.startswith("1.0") for each in failed)
+    assert [text_of(each) for each in broken] == [text_of(each) for each in whole]
+
+
+def text_of(answer: dict[str, Any]) -> Any:
+    """A text, or the functions that are called; the id of a call is drawn."""
+    body = answer["body"]
+    if "text" in body:
+        return body["text"]
+    message = body["choices"][0]["message"]
+    return message["content"], [call["function"] for call in message.get("tool_calls") or ()]
