@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -26,14 +26,17 @@ from trispark.allowlist import Value
 from trispark.bench_plan import client_input
 from trispark.canonical import generation_id
 from trispark.catalog import Catalog, load_catalog
+from trispark.confirm import parts_of, with_confirmation
 from trispark.errors import TrisparkError
 from trispark.gates import canary_request, judged_patterns
 from trispark.plan import plan_budget, unsafe
 from trispark.preflight import refuse_damage, require_nodes
-from trispark.promoted import on_nodes, settings_of
+from trispark.promoted import Promoted, on_nodes, settings_of
 from trispark.quality.short import short_requests
+from trispark.records import RecordCache
 from trispark.resolve import Resolution, compare, resolve, resolve_arms, restore
 from trispark.site import Site, load_site
+from trispark.stage_playbook import is_confirmation
 from trispark.warmup import batch_requests
 
 BENCH_RANK: Final = 1
@@ -138,14 +141,15 @@ def plan_arm(
     a sweep, `slot` the boot's place in its trial, `planned` the generation that the trial's plan names for it; with
     `check` a candidate compares results, as features want it that have such a boot.
 
-    `stage` may be empty for a plain boot, `trial` outside a trial; `misplaced` are variables given by `-e` or the
-    inventory whose names look like catalog keys; `seen_site` are the site's variables as the playbooks see them, which
-    must be those of its files.
+    `stage` may be empty for a plain boot, or `confirm`, whose baseline is the shipped one; `trial` may be empty outside
+    a trial; `misplaced` are variables given by `-e` or the inventory whose names look like catalog keys; `seen_site`
+    are the site's variables as the playbooks see them, which must be those of its files.
 
     Where the site names a memory model, its verdict `unsafe` refuses the boot; not one that brings back what served
     before a trial.
 
-    Raises TS-FEATURE-*, TS-STAGE-*, TS-PLAN-*, TS-ENV-*, TS-PREFLIGHT-STATE, TS-BASELINE-DIFFERS, TS-BUDGET-*.
+    Raises TS-FEATURE-*, TS-STAGE-*, TS-PLAN-*, TS-ENV-*, TS-PREFLIGHT-STATE, TS-BASELINE-DIFFERS, TS-BUDGET-*,
+    TS-CONFIRM-*.
     """
     arm = arm or ("candidate" if feature else "baseline")
     project.catalog.refuse_misplaced(misplaced)
@@ -153,12 +157,13 @@ def plan_arm(
     require_nodes(project.site, statuses)
     for node, status in sorted(statuses.items()):
         refuse_damage(node, status)
+    project, held = _compared(project, stage, purpose, on_nodes(statuses))
     selected: str | None = None
     if arm == "candidate" or (arm == "baseline" and purpose == "trial" and feature):
         selected = _selected(project, stage, feature)
-    elif stage and not project.catalog.stages[project.catalog.stage_letter(stage)].trial:
+    elif stage and not is_confirmation(stage) and not project.catalog.stages[project.catalog.stage_letter(stage)].trial:
         project.catalog.select(stage, feature or None, project.site.engine)
-    arms = _arms(project, selected, value, settings_of(on_nodes(statuses), project.catalog))
+    arms = _arms(project, selected, value, held)
     resolution = arms.candidate if arm == "candidate" else arms.baseline
     if check and arms.check is not None:
         resolution = arms.check
@@ -193,6 +198,23 @@ def plan_arm(
         adapters=carried(resolution.adapters),
     )
     return plan
+
+
+def _compared(
+    project: Project, stage: str, purpose: str, promoted: Promoted | None
+) -> tuple[Project, Mapping[str, Value]]:
+    """The project, and by what the baseline of this boot differs from the shipped one.
+
+    In a confirmation the catalog has the bundle, and nothing is held besides. The boot that brings the site's own
+    baseline back needs neither.
+    """
+    held = settings_of(promoted, project.catalog)
+    if not is_confirmation(stage) or purpose == "restore":
+        return project, held
+    last, last_hash = ("", "") if promoted is None else (promoted.record, promoted.record_hash)
+    records = RecordCache(project.root / ".trispark" / project.site.name / "records").list()
+    parts = parts_of(held, last, last_hash, project.catalog, records)
+    return replace(project, catalog=with_confirmation(project.catalog, held, parts)), {}
 
 
 def _judge_memory(project: Project, resolution: Resolution, arm: Arm, back_to: Mapping[str, Value] | None) -> None:

@@ -22,6 +22,7 @@ from trispark.catalog_model import (
     can_show,
 )
 from trispark.errors import TrisparkError
+from trispark.stage_playbook import CONFIRM
 
 if TYPE_CHECKING:
     from trispark.catalog import Catalog, Engine
@@ -100,6 +101,8 @@ def check_references(catalog: Catalog) -> None:
                 raise _reference(f"{DIRECTORY}/stages.yml {letter}", f"it names {name}, which is no feature", name)
     for identity, evidence in catalog.evidence.items():
         _check_evidence(catalog, evidence, engines, f"{DIRECTORY}/evidence.yml {identity}")
+    if CONFIRM in catalog.features:
+        raise _reference(f"{DIRECTORY}/features.yml", f"{CONFIRM} is the name of the confirmation", CONFIRM)
     for name, feature in catalog.features.items():
         where = f"{DIRECTORY}/features.yml {name}"
         _check_names(catalog, name, feature, engines, where)

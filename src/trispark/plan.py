@@ -14,6 +14,7 @@ A plan is a JSON object without time and randomness, so the same tree gives the 
     boots       [{slot, arm, counted, check, generation, why}] in their order; check: a candidate that compares results
     cells       [{cell, concurrency, workload, prompts, repetitions, max_tokens, metrics}]: what a counted boot measures
     hours       {boots, per_boot_min, total}; the boot that restores the baseline is among the boots
+    confirms    of a confirmation alone: the promotions whose keys make the difference (confirm.Part)
     evidence    {arm: {must, must_not: {rank: [evidence id]}}}; besides the arms `check` where such a boot is planned
     budget      {model, verdict, better_bundle, baseline, candidate}, None where the site names no memory model
     refusals    [{id, what, where, expected, observed, remedy}]; with one of them the trial does not start
@@ -34,12 +35,15 @@ from trispark.bench_plan import client_input
 from trispark.benchstats import metric_names
 from trispark.canonical import canonical_sha256
 from trispark.catalog import Catalog, Choice, Feature, Kind, load_catalog
+from trispark.confirm import Part, parts_of, with_confirmation
 from trispark.decision_rules import BOOTS_PER_ARM, LOOKS, DecisionRules, arms_of, rules_for
 from trispark.errors import TrisparkError
 from trispark.noise_floor import SiteNoise, kept_noise
 from trispark.promoted import cached, settings_of
+from trispark.records import RecordCache
 from trispark.resolve import Resolution, arm_problems, resolve, resolve_arms
 from trispark.site import Site, load_site
+from trispark.stage_playbook import CONFIRM, is_confirmation
 from trispark.workloads import SHORT
 
 PLAN_VERSION: Final = 1
@@ -78,7 +82,8 @@ Budgeter = Callable[[Path, Site, Mapping[str, Value], Catalog, Mapping[str, Valu
 
 @dataclass(frozen=True)
 class Ground:
-    """What all plans of a site are made from. `site` has the placeholder where it has no image."""
+    """What all plans of a site are made from. `site` has the placeholder where it has no image; `confirms`: the
+    promotions that a confirmation is of, empty for every other trial."""
 
     root: Path
     site: Site
@@ -87,6 +92,21 @@ class Ground:
     promoted_by: Mapping[str, Any] | None
     image: str
     noise: SiteNoise | None = None
+    confirms: tuple[Part, ...] = ()
+
+    @property
+    def compared(self) -> Mapping[str, Value]:
+        """By what the baseline of a trial differs from the shipped one: the site's own, but for a confirmation."""
+        return {} if self.confirms else self.promoted
+
+    def for_stage(self, stage: str) -> Ground:
+        """Itself; for the confirmation with its entry in the catalog. Raises TS-CONFIRM-*, TS-RECORD-READ."""
+        if not is_confirmation(stage) or self.confirms:
+            return self
+        by = self.promoted_by or {"record": "", "record_hash": ""}
+        records = RecordCache(self.root / ".trispark" / self.site.name / "records").list()
+        parts = parts_of(self.promoted, str(by["record"]), str(by["record_hash"]), self.catalog, records)
+        return replace(self, catalog=with_confirmation(self.catalog, self.promoted, parts), confirms=parts)
 
     @classmethod
     def load(cls, root: Path, site_name: str) -> Ground:
@@ -141,13 +161,13 @@ def make_plan(
     boots: int | None = None,
     budget: Budgeter = plan_budget,
 ) -> dict[str, Any]:
-    """The plan of a trial of `feature` in `stage` (`c` or `stage_c`), with so many counted boots an arm (None: the
-    site's number).
+    """The plan of a trial of `feature` in `stage` (`c` or `stage_c`; `confirm` has one feature), with so many counted
+    boots an arm (None: the site's number).
 
     A sweep without `value` gives {schema_version, site, engine, stage, feature, plans: one a value}. Without a feature
     it is the plan of a stage that has no trials. Refusals of the trial are part of the plan. What leaves nothing to
-    plan raises: TS-STAGE-UNKNOWN, TS-FEATURE-MISSING, TS-FEATURE-UNKNOWN, TS-FEATURE-VALUE, TS-PLAN-BOOTS,
-    and as `Ground.load` does.
+    plan raises: TS-CONFIRM-*, TS-STAGE-UNKNOWN, TS-FEATURE-MISSING, TS-FEATURE-UNKNOWN, TS-FEATURE-VALUE,
+    TS-PLAN-BOOTS, and as `Ground.load` does.
     """
     return plan_on(Ground.load(root, site_name), stage, feature, value, overrides, boots=boots, budget=budget)
 
@@ -163,7 +183,10 @@ def plan_on(
     budget: Budgeter = plan_budget,
 ) -> dict[str, Any]:
     """`make_plan` from data that is loaded already."""
+    ground = ground.for_stage(stage)
     catalog = ground.catalog
+    if ground.confirms:
+        feature = feature or CONFIRM
     count = require_boots(ground.site.trial_boots if boots is None else boots)
     letter = catalog.stage_letter(stage)
     if not feature:
@@ -171,7 +194,7 @@ def plan_on(
         return _Maker(ground, letter, None, dict(overrides or {}), count, budget).plan()
     if feature not in catalog.features:
         catalog.select(letter, feature, ground.site.engine)
-    held = {**catalog.baseline, **ground.promoted}
+    held = {**catalog.baseline, **ground.compared}
     if catalog.require_feature(feature).sweep is None or value:
         choices: tuple[Choice, ...] = (catalog.choose(feature, value, held),)
     else:
@@ -257,6 +280,8 @@ class _Maker:
             "refusals": self._refused(),
             "notes": self._notes(cells),
         }
+        if ground.confirms:
+            plan["confirms"] = [part.as_dict() for part in ground.confirms]
         return {**plan, "id": plan_id(plan)}
 
     @property
@@ -305,7 +330,7 @@ class _Maker:
                     self.overrides,
                     ground.root,
                     value=value,
-                    promoted=ground.promoted,
+                    promoted=ground.compared,
                     judge=False,
                 )
             except TrisparkError as error:
@@ -324,7 +349,7 @@ class _Maker:
     def _settings_alone(self) -> tuple[_Arm, _Arm | None]:
         """The keys of both arms where the site's files or the engine's entry give no whole configuration."""
         catalog = self.ground.catalog
-        settings: dict[str, Value] = {**catalog.baseline, **self.ground.promoted}
+        settings: dict[str, Value] = {**catalog.baseline, **self.ground.compared}
         for name, text in self.overrides.items():
             variable = catalog.allowlist.get(name)
             if variable is not None:
@@ -340,7 +365,7 @@ class _Maker:
 
     def _judge_exclusions(self, baseline: Mapping[str, Value], candidate: Mapping[str, Value] | None) -> None:
         """What both arms hold is said once."""
-        catalog, promoted = self.ground.catalog, self.ground.promoted
+        catalog, promoted = self.ground.catalog, self.ground.compared
         where = "the baseline" if candidate is None else "both arms"
         shared, notes = judge_excluded(catalog, baseline, None, promoted, where)
         own: list[TrisparkError] = []

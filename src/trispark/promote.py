@@ -72,7 +72,11 @@ def promotable(cache: RecordCache, record: str) -> Mapping[str, Any]:
     for found in records:
         if record and found["id"] == record:
             return found
-    kept = [str(each["id"]) for each in records if each["kind"] == "trial" and each["outcome"]["verdict"] == "KEEP"]
+    kept = [
+        str(each["id"])
+        for each in records
+        if each["kind"] == "trial" and each["outcome"]["verdict"] == "KEEP" and not each["resolved"].get("confirms")
+    ]
     raise _refused(
         "TS-PROMOTE-RECORD",
         "nothing is promoted without the record of its trial",
@@ -103,8 +107,9 @@ def plan_promotion(
     """What makes the KEEP of a trial record the site's baseline; the chain of `records` was verified before.
 
     Nodes that hold it already are left as they are, so that an interrupted promotion is completed.
-    Raises TS-PROMOTE-RECORD (no trial), TS-PROMOTE-SITE, TS-PROMOTE-VERDICT, TS-PROMOTE-BASELINE (the trial's baseline
-    is not the site's any more), TS-PROMOTE-CHANGED (the tree resolves another candidate), TS-BASELINE-*.
+    Raises TS-PROMOTE-RECORD (no trial), TS-PROMOTE-SITE, TS-PROMOTE-CONFIRM, TS-PROMOTE-VERDICT, TS-PROMOTE-BASELINE
+    (the trial's baseline is not the site's any more), TS-PROMOTE-CHANGED (the tree resolves another candidate),
+    TS-BASELINE-*.
     """
     where = f"record {record['id']}"
     if record["kind"] != "trial":
@@ -112,6 +117,15 @@ def plan_promotion(
     if record["site"] != site.name:
         raise _refused("TS-PROMOTE-SITE", "the record is another site's", where, site.name, str(record["site"]))
     outcome = record["outcome"]
+    if record["resolved"].get("confirms"):
+        raise _refused(
+            "TS-PROMOTE-CONFIRM",
+            "a confirmation promotes nothing: its candidate is what was promoted already",
+            where,
+            "the trial of one feature",
+            f"the confirmation of {', '.join(part['record'] for part in record['resolved']['confirms'])}",
+            "leave it out; what it confirms serves already",
+        )
     if outcome["verdict"] != "KEEP":
         observed = f"{outcome['verdict']}: {outcome['reason']}"
         raise _refused("TS-PROMOTE-VERDICT", "the trial did not end with KEEP", where, "KEEP", observed)

@@ -254,13 +254,25 @@ class TrialBoot(Part):
     valid: bool
 
 
+class Confirmed(Part):
+    """A promotion that a confirmation is of: its trial's record, and the changed keys that stand as it set them."""
+
+    record: RecordId
+    record_hash: Hash
+    feature: str
+    value: str | None
+    keys: list[str]
+
+
 class TrialResolved(Part):
-    """The two arms, the declared difference, and the id of the plan; records of older versions have no plan."""
+    """The two arms, the declared difference, and the id of the plan; records of older versions have no plan.
+    `confirms`: of a confirmation, whose baseline is the shipped one, the promotions that make the difference."""
 
     baseline: Generation
     candidate: Generation
     changed: dict[str, dict[str, Scalar]]
     plan: str | None = None
+    confirms: list[Confirmed] = Field(default_factory=list)
 
 
 class Ratio(Part):

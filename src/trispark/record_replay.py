@@ -17,6 +17,7 @@ from trispark.errors import TrisparkError
 from trispark.plan import NOT_BUILT, Ground, plan_on
 from trispark.records import resolved_part
 from trispark.resolve import Arms, Resolution, resolve, resolve_arms
+from trispark.stage_playbook import feature_arguments, playbook_of
 
 Record = Mapping[str, Any]
 NAMED: Final = 12
@@ -38,6 +39,7 @@ def replay(root: Path, site_name: str, record: Record, records: Sequence[Record]
         )
     asked = _asked(record, records)
     try:
+        ground = ground.for_stage(asked["stage"] or "")
         now = _resolve(ground, asked)
     except TrisparkError as error:
         raise _refused(record, [Drift("resolved", "the catalog", "could be resolved", str(error))]) from None
@@ -91,7 +93,7 @@ def _resolve(ground: Ground, asked: Mapping[str, Any]) -> Arms | Resolution:
     site, catalog, root = ground.site, ground.catalog, ground.root
     if asked["feature"] is None:
         return resolve(site, catalog, None, None, root, promoted=ground.promoted)
-    return resolve_arms(site, catalog, asked["feature"], None, root, value=asked["value"], promoted=ground.promoted)
+    return resolve_arms(site, catalog, asked["feature"], None, root, value=asked["value"], promoted=ground.compared)
 
 
 def _side(ground: Ground, now: Arms | Resolution, arm: str, boot: Record | None) -> Resolution:
@@ -161,7 +163,7 @@ def _command(record: Record, asked: Mapping[str, Any], *, check: bool) -> list[s
     feature = [] if asked["feature"] is None else ["-e", f"feature={asked['feature']}"]
     feature += [] if asked["value"] is None else ["-e", f"value={asked['value']}"]
     if record["kind"] == "trial":
-        return ["play", f"stage_{asked['stage']}", *site, *feature]
+        return ["play", playbook_of(asked["stage"]), *site, *feature_arguments(asked["feature"], asked["value"])]
     if requested["purpose"] == "rollback":
         return ["play", "rollback", *site, "-e", f"rollback_to={record['resolved']['generation']}"]
     given = ["-e", f"boot_arm={asked['arm']}", "-e", f"boot_purpose={requested['purpose']}"]

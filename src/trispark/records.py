@@ -127,6 +127,7 @@ def build_trial_record(
     restored: str | None,
     rules: Mapping[str, Any] | None = None,
     plan: str | None = None,
+    confirms: Sequence[Mapping[str, Any]] = (),
     timings: Mapping[str, Any],
     previous: Head | None,
 ) -> dict[str, Any]:
@@ -139,7 +140,13 @@ def build_trial_record(
     record = {
         **_heading("trial", record_id, site, project, previous),
         "requested": dict(requested),
-        "resolved": {"baseline": baseline.id, "candidate": candidate.id, "changed": changed, "plan": plan},
+        "resolved": {
+            "baseline": baseline.id,
+            "candidate": candidate.id,
+            "changed": changed,
+            "plan": plan,
+            "confirms": [dict(part) for part in confirms],
+        },
         "boots": [dict(boot) for boot in boots],
         "timings": dict(timings),
         "outcome": {**verdict.as_dict(), "restored": restored, "rules": None if rules is None else dict(rules)},

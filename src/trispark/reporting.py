@@ -11,8 +11,9 @@ from typing import Any, Final
 from trispark.benchstats import summarize
 from trispark.errors import TrisparkError
 from trispark.records import RecordCache
+from trispark.stage_playbook import feature_arguments, playbook_of
 from trispark.status_view import status_lines
-from trispark.verdict import INCONCLUSIVE
+from trispark.verdict import INCONCLUSIVE, KEEP, REJECT
 
 Record = Mapping[str, Any]
 
@@ -138,6 +139,7 @@ def _trial(entry: RecordedTrial) -> Report:
     lines = [f"{label}: {outcome['verdict']}: {outcome['reason']}"]
     if outcome["verdict"] == INCONCLUSIVE:
         lines[0] += f"; do: {_undecided(record, boots, failed)}"
+    lines += confirmation_lines(record)
     lines += _judged(outcome)
     for name, ratio in outcome["differences"].items():
         shown = f"{ratio['ratio']:.3f}" if ratio["ratio"] is not None else "no ratio"
@@ -155,10 +157,30 @@ def _trial(entry: RecordedTrial) -> Report:
         "restored": restored,
         "record": entry.path,
     }
+    if confirms := record.get("resolved", {}).get("confirms"):
+        published["confirms"] = confirms
     failure = _failed_boot(failed[0]) if failed else ""
     if str(outcome["reason"]).startswith(("TS-TRIAL-", "TS-VERDICT-")):
         failure = str(outcome["reason"])  # the boots cannot be compared
     return Report(lines, published, failure)
+
+
+def confirmation_lines(record: Record) -> list[str]:
+    """What a confirmation is of, and what its verdict means for what was promoted; empty for another trial."""
+    parts = record.get("resolved", {}).get("confirms") or ()
+    if not parts:
+        return []
+    lines = [f"promoted by {part['record']} ({part['feature']}): {', '.join(part['keys'])}" for part in parts]
+    back = f"./trispark play promote --site {record['site']} -e revert=true"
+    kept = " then ".join(f"-e record={part['record']}" for part in parts)
+    lines.append(
+        {
+            KEEP: "confirmed: the site keeps the baseline that it has; this verdict alone says what was gained",
+            REJECT: f"not confirmed, and nothing was changed: the bundle stays promoted until {back}; what is still "
+            f"wanted is promoted again in its order ({kept}), then ./trispark play site boots it",
+        }.get(record["outcome"]["verdict"], "not confirmed yet, and nothing was changed: the bundle stays promoted")
+    )
+    return lines
 
 
 def _judged(outcome: Record) -> list[str]:
@@ -215,8 +237,8 @@ def _failed_boot(boot: Record) -> str:
 def _undecided(record: Record, boots: Sequence[Record], failed: Sequence[Record]) -> str:
     """What to do after a trial that decided nothing."""
     requested, site = record["requested"], record["site"]
-    value = f" -e value={requested['value']}" if requested.get("value") else ""
-    again = f"./trispark play stage_{requested['stage']} --site {site} -e feature={requested['feature']}{value}"
+    given = ["--site", site, *feature_arguments(requested["feature"], requested.get("value"))]
+    again = " ".join(["./trispark play", playbook_of(requested["stage"]), *given])
     if failed:
         return f"read the kept logs of {failed[0]['boot_id']}, then try again: {again}"
     ids = [str(boot["boot_id"]) for boot in boots[:2]]

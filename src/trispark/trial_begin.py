@@ -130,7 +130,7 @@ def begin_trial(asked: TrialAsked, now: datetime, new_id: str) -> TrialBegin:
 def _planned(
     asked: TrialAsked, walk: str, feature: str, value: str, agreed: str, boots: int | None
 ) -> tuple[Ground, WalkPlan]:
-    ground = Ground.load(asked.root, asked.site)
+    ground = Ground.load(asked.root, asked.site).for_stage(asked.stage)
     ground.catalog.refuse_misplaced(dict.fromkeys(asked.misplaced, "-e or a variable of the inventory"))
     ground.site.refuse_other_values(asked.seen_site or {})
     return ground, plan_walk(ground, walk, asked.stage, feature, value, agreed, boots)

@@ -134,6 +134,7 @@ def record_trial(
         verdict=verdict,
         rules=trial.rules,
         plan=trial.plan,
+        confirms=walk.confirms,
         restored=_restored(walk, cache, restored_boot),
         timings={
             "started_at": began,

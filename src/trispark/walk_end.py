@@ -14,6 +14,7 @@ from trispark.errors import TrisparkError
 from trispark.record_chain import behind, heads_of, leading_head
 from trispark.records import RecordCache
 from trispark.reporting import RecordedTrial, Report, record_path, trials
+from trispark.stage_playbook import is_confirmation
 from trispark.stages import exit_of
 from trispark.trial_outcome import record_trial, trials_to_record
 from trispark.walk_journal import Journal
@@ -101,4 +102,6 @@ def _of_the_catalog(
     except TrisparkError as error:
         unread = f"exit criteria of the stage: not judged: {error}"
         return Allowlist.nothing(), lambda _records: [unread]
+    if is_confirmation(stage):
+        return catalog.allowlist, lambda _records: []
     return catalog.allowlist, lambda records: [each.line() for each in exit_of(catalog, stage, baseline, records)]

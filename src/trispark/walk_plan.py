@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 from trispark.errors import TrisparkError
 from trispark.plan import NOT_BUILT, Ground, kept_plan, plan_on, plans_of, require_same_plan
 from trispark.resolve import resolve, resolve_arms
+from trispark.stage_playbook import CONFIRM, playbook_of
 from trispark_node.plain_json import parse_json
 
 WALK_VERSION: Final = 1
@@ -60,7 +61,8 @@ class TrialOfWalk:
 @dataclass(frozen=True)
 class WalkPlan:
     """All boots of one stage and feature. `site_baseline`: what serves before and after; `resolved`: by generation;
-    `boots`: counted boots an arm that were asked for, None for as many as the site says."""
+    `boots`: counted boots an arm that were asked for, None for as many as the site says; `confirms`: of a confirmation
+    the promotions that it is of (confirm.Part)."""
 
     walk: str
     site: str
@@ -73,6 +75,7 @@ class WalkPlan:
     trials: tuple[TrialOfWalk, ...]
     resolved: Mapping[str, Mapping[str, Any]]
     boots: int | None = None
+    confirms: tuple[Mapping[str, Any], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return json.loads(json.dumps({"schema_version": WALK_VERSION, **asdict(self)}))  # type: ignore[no-any-return]
@@ -85,7 +88,8 @@ class WalkPlan:
             raise ValueError("another schema_version")
         slots = [Slot(**{**slot, "trials": tuple(slot["trials"])}) for slot in content.pop("slots")]
         trials = [TrialOfWalk(**{**trial, "base": tuple(trial["base"])}) for trial in content.pop("trials")]
-        return cls(**content, slots=tuple(slots), trials=tuple(trials))
+        confirms = tuple(content.pop("confirms", ()))
+        return cls(**content, slots=tuple(slots), trials=tuple(trials), confirms=confirms)
 
     @property
     def plans(self) -> tuple[str, ...]:
@@ -103,6 +107,9 @@ class WalkPlan:
             f"site {self.site}: {trial.label} changes {self.changed(trial)}; "
             f"baseline {trial.baseline}, candidate {trial.candidate}, plan {trial.plan}"
             for trial in self.trials
+        ]
+        found += [
+            f"promoted by {part['record']} ({part['feature']}): {', '.join(part['keys'])}" for part in self.confirms
         ]
         return [*found, f"trial {self.walk}: {len(self.slots)} boots, then the baseline {self.site_baseline} again"]
 
@@ -126,6 +133,8 @@ def plan_walk(
     `agreed`: ids of the plans that it must have, with commas between them; empty for any. Raises TS-PLAN-CHANGED for
     others, the first refusal of a plan as the error that it is, and what `plan_on` raises.
     """
+    ground = ground.for_stage(stage)
+    feature = feature or (CONFIRM if ground.confirms else None)
     catalog, site, root = ground.catalog, ground.site, ground.root
     selected = catalog.select(stage, feature or None, site.engine)
     if selected is None:
@@ -148,7 +157,7 @@ def plan_walk(
     resolved: dict[str, Mapping[str, Any]] = {}
     trials: list[TrialOfWalk] = []
     for plan in plans:
-        arms = resolve_arms(site, catalog, selected, None, root, value=plan["value"], promoted=ground.promoted)
+        arms = resolve_arms(site, catalog, selected, None, root, value=plan["value"], promoted=ground.compared)
         resolved |= {arm.id: arm.resolved for arm in (arms.baseline, arms.candidate)}
         known = {*resolved, *([] if arms.check is None else [arms.check.id])}
         for boot in plan["boots"]:
@@ -180,6 +189,7 @@ def plan_walk(
         trials=tuple(trials),
         resolved=resolved,
         boots=boots,
+        confirms=tuple(part.as_dict() for part in ground.confirms),
     )
 
 
@@ -279,7 +289,7 @@ def require_feature(
                 where=f"trial {kept.walk}",
                 expected=f"{name} {own or 'none, all values are tried'}",
                 observed=wanted,
-                remedy=f"playbooks/stage_{kept.stage}.yml -e resume={kept.walk}, without what it was begun with",
+                remedy=f"playbooks/{playbook_of(kept.stage)}.yml -e resume={kept.walk}, without what it was begun with",
             )
 
 

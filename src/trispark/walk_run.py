@@ -116,7 +116,7 @@ def _plan(asked: Walk, journal: Journal, cache: RecordCache) -> tuple[WalkPlan, 
 
 
 def _planned(asked: Walk, agreed: str, boots: int | None) -> tuple[Ground, WalkPlan]:
-    ground = Ground.load(asked.root, asked.site)
+    ground = Ground.load(asked.root, asked.site).for_stage(asked.stage)
     return ground, plan_walk(ground, asked.walk, asked.stage, asked.feature, asked.value or None, agreed, boots)
 
 

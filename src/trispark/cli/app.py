@@ -203,7 +203,7 @@ def quality(
 
 @app.command()
 def plan(
-    stage: Annotated[str, typer.Argument(help="Letter of a stage, or stage_ and its letter.")],
+    stage: Annotated[str, typer.Argument(help="Letter of a stage, stage_ and its letter, or confirm.")],
     extra: ExtraOption = None,
     sets: Annotated[
         list[str] | None,

@@ -83,6 +83,8 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     for arm in ("baseline", "candidate"):
         if plan[arm] is not None:
             yield f"  {arm:<10}  {plan[arm]['generation'] or 'cannot be resolved'}"
+    for part in plan.get("confirms") or ():
+        yield f"  confirms    {part['record']} ({part['feature']}): {', '.join(part['keys'])}"
     if plan["base"]:
         yield f"  both hold   {', '.join(plan['base'])}"
     if plan["overrides"]:

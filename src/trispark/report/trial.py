@@ -12,6 +12,7 @@ from trispark.report.measured import ARMS, Measured
 from trispark.report.page import Banner, Block, Cell, Commands, Facts, Figure, Figures, Section, Table, Text, table
 from trispark.report.words import (
     CODES,
+    CONFIRMED,
     DECISIONS,
     NONE,
     STATES,
@@ -24,6 +25,8 @@ from trispark.report.words import (
     share,
     span,
 )
+from trispark.reporting import confirmation_lines
+from trispark.stage_playbook import feature_arguments, playbook_of
 from trispark.verdict import decide
 
 ENGINE_OF_THE_LAB: Final = "lab"
@@ -58,7 +61,8 @@ def banner_of(trial: Measured) -> Banner:
         return Banner("NO VERDICT", "UNFINISHED", "The trial has not ended, so nothing is decided.", why, "open")
     outcome = trial.outcome
     verdict, code = str(outcome["verdict"]), str(outcome.get("code") or "")
-    sentence = " ".join(part for part in (CODES.get(code, ""), DECISIONS[verdict]) if part)
+    decisions = CONFIRMED if trial.record["resolved"].get("confirms") else DECISIONS
+    sentence = " ".join(part for part in (CODES.get(code, ""), decisions[verdict]) if part)
     return Banner(verdict, code, sentence, str(outcome["reason"]), TONES[verdict])
 
 
@@ -108,6 +112,17 @@ def changed_section(trial: Measured, prefix: str) -> Section:
         blocks.append(table(f"{prefix}changed-table", caption, ("setting", "baseline", "candidate"), rows))
     else:
         blocks.append(Text("No setting that may be recorded differs between the arms.", "muted"))
+    if trial.record is not None and (parts := trial.record["resolved"].get("confirms") or ()):
+        caption = "Promotions that make this difference; the baseline is the shipped one"
+        columns = ("trial", "feature", "settings")
+        found = [
+            (Cell(part["record"], code=True), label_of(part), Cell(", ".join(part["keys"]), code=True))
+            for part in parts
+        ]
+        blocks += [
+            table(f"{prefix}confirms-table", caption, columns, found),
+            Text(confirmation_lines(trial.record)[-1]),
+        ]
     return Section(f"{prefix}changed", "What changed", tuple(blocks))
 
 
@@ -259,13 +274,12 @@ def reproduce_section(trial: Measured, prefix: str) -> Section:
         ("Version", Cell(f"trispark {project['version']}")),
         ("Commit", Cell(commit, code=True)),
     )
-    given = ["-e", f"feature={asked.get('feature')}"]
-    given += [] if asked.get("value") is None else ["-e", f"value={asked['value']}"]
+    given = feature_arguments(str(asked.get("feature")), asked.get("value"))
     given += [] if trial.rules is None else ["-e", f"boots={trial.rules.boots}"]
     stage = str(asked.get("stage"))
     lines = [
         shlex.join(["./trispark", "plan", stage, "--site", site, *given]),
-        shlex.join(["./trispark", "play", f"stage_{stage}", "--site", site, *given]),
+        shlex.join(["./trispark", "play", playbook_of(stage), "--site", site, *given]),
     ]
     if record is not None:
         lines.insert(0, shlex.join(["./trispark", "records", "replay", str(record["id"]), "--site", site]))

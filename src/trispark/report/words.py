@@ -17,6 +17,11 @@ DECISIONS: Final = {
     "REJECT": "The candidate is rejected; the baseline stays.",
     "INCONCLUSIVE": "Nothing is decided; the baseline stays.",
 }
+CONFIRMED: Final = {
+    "KEEP": "What was promoted is confirmed against the shipped baseline; it stays.",
+    "REJECT": "What was promoted is not confirmed; it stays until a person goes back.",
+    "INCONCLUSIVE": "Nothing is decided; what was promoted stays.",
+}
 TONES: Final[Mapping[str, Tone]] = {"KEEP": "good", "REJECT": "bad", "INCONCLUSIVE": "open"}
 CODES: Final = {
     "GAIN": "A primary metric is better with certainty and by its least effect, and nothing is worse by more than its "

@@ -115,6 +115,12 @@ def test_what_is_written_wrongly_is_refused_before_a_node_is_asked(
     assert not result.unreachable
 
 
+def test_a_confirmation_of_nothing_is_refused_before_a_node_is_asked(checkout: Path) -> None:
+    result, _ = play(checkout, "confirm")
+    assert [failure.check_id for failure in result.failures] == ["TS-CONFIRM-NOTHING"]
+    assert not result.unreachable
+
+
 def test_a_stage_takes_the_boots_and_an_a_a_trial_is_one_of_its_trials(checkout: Path) -> None:
     result, lines = play(checkout, "stage_c", feature="none", boots="6")
     assert len(result.unreachable) == 3
