@@ -19,7 +19,7 @@ from typing import Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from trispark_lab import logs, stats
+from trispark_lab import logs, stats, switches
 from trispark_lab.engram import Lookup
 from trispark_lab.row_store import LayerRows
 
@@ -64,6 +64,7 @@ class Prefetch:
         self._announce = announce
         self._clock = clock
         self._enabled = True
+        self._wanted = True
         self._jobs: SimpleQueue[Pending] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._pending: dict[int, Pending] = {}
@@ -83,11 +84,21 @@ class Prefetch:
         suffix = ", CHECK" if self._check else ""
         self._announce(f"{NAME} ARMED: layers {layers}, reads start when the row ids are known{suffix}")
 
+    @property
+    def on(self) -> bool:
+        """Whether reads are started ahead; an error ended that for good."""
+        return self._enabled and self._wanted
+
+    def turn(self, on: bool) -> None:
+        """Start reads ahead, or leave all of them to the engine's own path; between two forwards alone."""
+        self._wanted = on
+        self._pending.clear()
+
     def ids_known(self, lookups: Sequence[Lookup]) -> None:
         """Start the reads of a forward."""
         self._ids_known(lookups)
         self._pending.clear()
-        if not self._enabled:
+        if not self.on:
             return
         try:
             if self._thread is None:
@@ -176,3 +187,4 @@ def install(module: ModuleType) -> None:
     target.ids_known = prefetch.ids_known
     target.gather = prefetch.gather
     stats.register(prefetch.lines)
+    switches.register("engram_prefetch", prefetch)

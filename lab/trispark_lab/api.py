@@ -12,6 +12,7 @@ from .api_fields import BadRequest
 from .api_generation import Engine, Generation
 from .api_key import OPEN_PATHS, authorised
 from .api_schema import GenerationRequest, parse_chat, parse_completion, parse_generate
+from .api_switches import Administration, answer_state, answer_turn, require_administrator
 from .metrics import CONTENT_TYPE, Metric, exposition
 from .tokenizer import Tokenizer
 
@@ -26,7 +27,7 @@ def _no_metrics() -> list[Metric]:
 @dataclass
 class ApiState:
     """Filled by the server: `engine` is None until warmed, `metrics` where they are not served. `load`: requests and
-    tokens at this moment; `capped`: whether the verify cap is armed."""
+    tokens at this moment; `capped`: whether the verify cap is armed; `administration`: of a ready engine."""
 
     model: str
     context_length: int
@@ -39,6 +40,7 @@ class ApiState:
     load: Callable[[], dict[str, float]] = dict
     api_key: str | None = None
     capped: bool = False
+    administration: Administration | None = None
 
 
 STATE = web.AppKey("state", ApiState)
@@ -87,6 +89,8 @@ def make_app(state: ApiState) -> web.Application:
             web.post("/start_profile", _profile),
             web.get("/stop_profile", _profile),
             web.post("/stop_profile", _profile),
+            web.get("/lab/switches", _switches),
+            web.post("/lab/switch", _switch),
             web.post("/v1/chat/completions", _chat),
             web.post("/v1/completions", _completion),
             web.post("/generate", _generate),
@@ -140,6 +144,18 @@ async def _profile(request: web.Request) -> web.Response:
     raise BadRequest(
         f"TS-ENGINE-PROFILE: {request.path} is not in this version of the engine", code="TS-ENGINE-PROFILE", status=501
     )
+
+
+async def _switches(request: web.Request) -> web.Response:
+    state = request.app[STATE]
+    require_administrator(request, state.api_key)
+    return await answer_state(state.administration)
+
+
+async def _switch(request: web.Request) -> web.Response:
+    state = request.app[STATE]
+    require_administrator(request, state.api_key)
+    return await answer_turn(request, state.administration)
 
 
 async def _chat(request: web.Request) -> web.StreamResponse:

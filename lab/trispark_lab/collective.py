@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from .links import Mesh
 
-FLOAT32, BF16, BARRIER = 1, 2, 3
+FLOAT32, BF16, BARRIER, BYTES = 1, 2, 3, 4
 FIRST_BROADCAST = 16
 
 Floats = npt.NDArray[np.float32]
@@ -56,6 +56,13 @@ class Collective:
         """Returns when every rank came here."""
         if self._mesh is not None:
             self._mesh.exchange(what, BARRIER, memoryview(b""))
+
+    def gather(self, what: str, payload: bytes) -> dict[int, bytes]:
+        """{rank: its payload} of all ranks, this one among them; payloads are of one size."""
+        if self._mesh is None:
+            return {self.rank: payload}
+        others = self._mesh.exchange(what, BYTES, memoryview(payload))
+        return {self.rank: payload, **{rank: bytes(data) for rank, data in others.items()}}
 
     def broadcast(self, what: str, operation: int, payload: bytes) -> None:
         """Rank 0: tell every other rank what comes next; `operation` is the caller's number."""

@@ -10,6 +10,7 @@ from aiohttp import web
 from . import __version__, projection
 from .api import ApiState, make_app
 from .api_key import read_key
+from .api_switches import Administration
 from .checkpoint import Checkpoint
 from .config import EngineConfig, ModelConfig
 from .counters import SampledLines
@@ -24,6 +25,7 @@ from .requests import Request
 from .sampling import GREEDY, Sampling
 from .scheduler import Limits, Scheduler, Speculation, StepDelay
 from .steps import StepRunner
+from .switches import SwitchBoard
 
 STOP_DEADLINE_S = 8.0
 WARMUP_WORDS = (12, 48)
@@ -68,6 +70,7 @@ class Head:
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
         self._startup_time: float | None = None
+        self._board: SwitchBoard | None = None
         self.port = engine.port
         self.api = ApiState(
             engine.served_model_name,
@@ -115,7 +118,7 @@ class Head:
         return 0
 
     def _stop(self) -> None:
-        self.api.engine = None
+        self.api.engine = self.api.administration = None
         self._stopping.set()
         if self._scheduler is not None:
             self._scheduler.stop()
@@ -138,6 +141,7 @@ class Head:
         draft = MarkovDraft.load(Checkpoint(self._engine.model_path), rank.model_config)
         runner = StepRunner(rank.model, rank.collective)
         copy_head = CopyHead.of(rank.tokenizer)
+        board = SwitchBoard(rank.switches, lambda order: runner.switch(rank.switches, order))
         scheduler = self._scheduler = Scheduler(
             limits_of(self._engine, rank.model_config),
             runner,
@@ -146,7 +150,9 @@ class Head:
             speculation_of(self._engine),
             copy_head,
             delay_of(self._engine),
+            board.expire,
         )
+        self._board = board
         rank.stats.add(SampledLines(scheduler.totals, self._engine.draft_tau, self._engine.block_verify))
         loaded = time.perf_counter()
         self._log.head_line(f"Engine startup timings (s): scheduler_e2e={loaded - begin:.2f}")
@@ -157,6 +163,10 @@ class Head:
                 self.api.tokenizer = rank.tokenizer
                 self._startup_time = time.perf_counter() - begin
                 self.api.engine = scheduler
+                self.api.administration = Administration(
+                    board.state,
+                    lambda name, on, hold_s: scheduler.at_boundary(lambda: board.turn(name, on, hold_s)),
+                )
                 self._log.head_line("The server is fired up and ready to roll!")
                 self._log.bare(f"Ready: API on port {self.port} (rank 0)")
                 if self._stopping.is_set():
@@ -164,7 +174,7 @@ class Head:
                 scheduler.run()
             runner.goodbye()
         finally:
-            self.api.engine = None
+            self.api.engine = self.api.administration = None
             scheduler.abort_all()
 
     def _warm_up(self, scheduler: Scheduler, rank: Rank) -> None:
@@ -215,6 +225,8 @@ class Head:
                 }
                 for layer in self._rank.model.layers
             }
+        if self._board is not None:
+            state["switches"] = self._board.state()
         if self._scheduler is not None:
             totals, load = self._scheduler.totals, self._scheduler.load()
             state["forward_steps"] = totals.forward_steps

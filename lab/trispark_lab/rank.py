@@ -11,8 +11,9 @@ from .logs import EngineLog
 from .model import RankModel, load_model
 from .readers import ReaderPool
 from .rendezvous import Meeting, meet
-from .row_store import CounterLines
+from .row_store import CounterLines, RowCacheSwitch
 from .stats import PeriodicStats
+from .switches import RankSwitches, registered
 from .tokenizer import Tokenizer
 
 MEET_DEADLINE_S = 45.0
@@ -29,6 +30,7 @@ class Rank:
     collective: Collective
     model: RankModel
     stats: PeriodicStats
+    switches: RankSwitches
 
 
 def speculation_lines(engine: EngineConfig) -> list[str]:
@@ -80,9 +82,8 @@ def start_rank(engine: EngineConfig, log: EngineLog, connected: Callable[[], Non
     cache = autotune.cache_of(engine, config.vocab_size, config.o_rank)
     model.head_plan = autotune.run(model.head, cache, collective, engine.autotune_keep, log.rank_line)
     stats = PeriodicStats(engine.stats_seconds, log.rank_line)
-    stats.add(
-        CounterLines([layer.store for layer in model.layers], engine.cache_gib, engine.cache_ways, engine.io_threads)
-    )
+    stores = [layer.store for layer in model.layers]
+    stats.add(CounterLines(stores, engine.cache_gib, engine.cache_ways, engine.io_threads))
     if model.block is not None:
         stats.add(WorkLines(model.block, engine.rank, engine.ep_size))
     log.rank_line(
@@ -96,6 +97,7 @@ def start_rank(engine: EngineConfig, log: EngineLog, connected: Callable[[], Non
         f"max_total_num_tokens={engine.max_total_tokens}, chunked_prefill_size={engine.chunked_prefill_size}, "
         f"max_running_requests={engine.max_running_requests}, context_len={engine.context_length}"
     )
+    switches = RankSwitches({**registered(), **RowCacheSwitch.of(stores)}, log.rank_line)
     collective.barrier("load of the weights")
     stats.start()
-    return Rank(engine, config, tokenizer, collective, model, stats)
+    return Rank(engine, config, tokenizer, collective, model, stats, switches)

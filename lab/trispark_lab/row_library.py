@@ -89,12 +89,26 @@ class LibraryRows:
         self.shard = shard
         rows = Rows(shard.layer, shard.first, shard.end, shard.total)
         readers = min(readers, LIBRARY_READERS)
-        options = Options(
-            depth=readers, threads=readers, ways=cache.ways, cache_bytes=budget_for(cache.gib, cache.layers)
-        )
-        packed = _open_packed(packed_dir / packed_name(shard.layer, shard.rank, shard.world), rows, options)
+        path = packed_dir / packed_name(shard.layer, shard.rank, shard.world)
+
+        def options(cache_bytes: int) -> Options:
+            return Options(depth=readers, threads=readers, ways=cache.ways, cache_bytes=cache_bytes)
+
+        def reopened(cache_bytes: int) -> "engram_store.RowStore":
+            if not self.packed:
+                return _open_checkpoint(weight, scale, rows, options(cache_bytes), warn)
+            found = _open_packed(path, rows, options(cache_bytes))
+            if found is None:
+                raise EngramFailure(f"{path} can not be opened again")
+            return found
+
+        budget = budget_for(cache.gib, cache.layers)
+        packed = _open_packed(path, rows, options(budget))
         self.packed = packed is not None
-        self._store = packed if packed is not None else _open_checkpoint(weight, scale, rows, options, warn)
+        self._store = packed if packed is not None else _open_checkpoint(weight, scale, rows, options(budget), warn)
+        self._open = reopened
+        self._bare: engram_store.RowStore | None = None
+        self._cached = True
         self.slots = self._store.slots
         self._warn = warn
         self._said = self.how
@@ -107,22 +121,36 @@ class LibraryRows:
 
     @property
     def counts(self) -> Counts:
-        counters = self._store.counters
+        found = [store.counters for store in (self._store, self._bare) if store is not None]
         if self._said != self.how:  # the kernel gave no further ring
             self._said = self.how
             self._warn(f"Row store of layer {self.shard.layer}: {self._said}")
-        return Counts(counters.lookups, counters.hits, counters.reads)
+        return Counts(*(sum(getattr(each, name) for each in found) for name in ("lookups", "hits", "reads")))
+
+    def use_cache(self, on: bool) -> None:
+        """Past the cache a second store of the same file reads, which is opened when it is first wanted.
+
+        RuntimeError when it reads another way than the first one: the cache would not be all that is switched.
+        """
+        if not on and self._bare is None:
+            self._bare = self._open(0)
+        if self._bare is not None and not on and self._bare.backend is not self._store.backend:
+            raise RuntimeError(f"past the cache reads {self._bare.backend.name}, not {self._store.backend.name}")
+        self._cached = on
 
     def fetch(self, ids: npt.NDArray[np.int64]) -> Bytes:
         from engram_store import StoreError
 
         try:
-            return self._store.fetch(ids)
+            store = self._store if self._cached or self._bare is None else self._bare
+            return store.fetch(ids)
         except StoreError as error:
             raise EngramFailure(str(error), error.errno) from error
 
     def close(self) -> None:
         self._store.close()
+        if self._bare is not None:
+            self._bare.close()
 
 
 def _open_packed(

@@ -86,6 +86,9 @@ class LayerRows(Protocol):
     def counts(self) -> Counts:
         """Counters since the start, consistent with each other."""
 
+    def use_cache(self, on: bool) -> None:
+        """Read past the cache, or through it again; what it holds stays in it. Between two steps alone."""
+
     def fetch(self, ids: npt.NDArray[np.int64]) -> Bytes:
         """[M, 264] bytes (256 weight, then 8 scale codes) of the global row ids [M], all owned.
 
@@ -180,6 +183,7 @@ class RowStore:
         check_tables(shard, weight, scale)
         self.shard = shard
         self.cache = cache
+        self._cached = True
         self._pool = pool
         self._weight_at = weight.begin
         self._scale_at = scale.begin
@@ -198,9 +202,12 @@ class RowStore:
         with self._lock:
             return self._counts
 
+    def use_cache(self, on: bool) -> None:
+        self._cached = on
+
     def fetch(self, ids: npt.NDArray[np.int64]) -> Bytes:
         out = np.empty((len(ids), ROW_BYTES), dtype=np.uint8)
-        if self.cache is None:
+        if self.cache is None or not self._cached:
             self._read(ids, out)
             misses = len(ids)
         else:
@@ -244,6 +251,26 @@ class RowStore:
 
     def close(self) -> None:
         self._file.close()
+
+
+class RowCacheSwitch:
+    """The row caches of all layers of a rank, as one switch (trispark_lab.switches)."""
+
+    def __init__(self, stores: Sequence[LayerRows]) -> None:
+        self._stores = stores
+        self.on = True
+
+    @classmethod
+    def of(cls, stores: Sequence[LayerRows]) -> dict[str, "RowCacheSwitch"]:
+        """Under the name of its feature; nothing where no layer has a cache."""
+        cached = [store for store in stores if store.slots]
+        return {"engram_cache": cls(cached)} if cached else {}
+
+    def turn(self, on: bool) -> None:
+        """All layers; `on` says what all of them do, so that a layer that cannot leaves the switch as it was."""
+        for store in self._stores:
+            store.use_cache(on)
+        self.on = on
 
 
 def check_tables(shard: Shard, weight: TensorInfo, scale: TensorInfo) -> None:

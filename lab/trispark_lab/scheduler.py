@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,6 +20,7 @@ import numpy.typing as npt
 
 from .counters import DecodeLine, Totals
 from .draft import SampledBlock
+from .errors import EngineError
 from .induction import VOTE, Context, CopyHead
 from .requests import Request, TokenLogprob
 from .sampling import LOGIT_UNIT, draw, stream, target_probabilities
@@ -127,6 +129,7 @@ class Scheduler:
         speculation: Speculation | None = None,
         copy_head: CopyHead | None = None,
         delay: StepDelay | None = None,
+        between: Callable[[], object] = lambda: None,
     ) -> None:
         self.limits = limits
         self.speculation = speculation if speculation is not None else Speculation()
@@ -135,6 +138,8 @@ class Scheduler:
         self._draft = draft
         self._log = log
         self._copy_head = copy_head
+        self._between = between
+        self._orders: deque[tuple[Callable[[], object], Future[object]]] = deque()
         self._wake = threading.Condition()
         self._queue: deque[Request] = deque()
         self._running: dict[Request, Context] = {}
@@ -163,6 +168,20 @@ class Scheduler:
         if stopping:
             request.emit([], "abort")
 
+    def at_boundary(self, order: Callable[[], object]) -> Future[object]:
+        """Run `order` between two steps, in the thread of the steps, whatever runs or waits then.
+
+        A failure of the ranks ends the engine as one in a step does; any other exception is the future's alone.
+        """
+        found: Future[object] = Future()
+        with self._wake:
+            if not self._stopping:
+                self._orders.append((order, found))
+                self._wake.notify()
+                return found
+        found.cancel()
+        return found
+
     def cancel(self, request: Request) -> None:
         """Forget a request at the next step; its tokens go nowhere."""
         request.cancelled = True
@@ -186,15 +205,31 @@ class Scheduler:
         """Serve until `stop`, then abort what is left. Failures of a step pass, after the same abort."""
         try:
             while not self._stopping:
+                self._boundary()
                 if self.step():
                     continue
                 with self._wake:
-                    idle = not self._queue and not self._stopping
+                    idle = not self._queue and not self._orders and not self._stopping
                     notified = self._wake.wait(idle_ping_s) if idle else True
                 if not notified:
                     self._runner.ping()
         finally:
             self.abort_all()
+
+    def _boundary(self) -> None:
+        """What is to be done between two steps."""
+        while self._orders:
+            order, found = self._orders.popleft()
+            if not found.set_running_or_notify_cancel():
+                continue
+            try:
+                found.set_result(order())
+            except EngineError as error:  # the ranks are no longer together
+                found.set_exception(error)
+                raise
+            except Exception as error:
+                found.set_exception(error)
+        self._between()
 
     def drain(self) -> None:
         """Step until nothing is left (warm-up)."""
@@ -207,7 +242,11 @@ class Scheduler:
             self._stopping = True
             left = [*self._running, *self._queue]
             self._queue.clear()
+            orders = [found for _, found in self._orders]
+            self._orders.clear()
         self._running.clear()
+        for found in orders:
+            found.cancel()
         for request in left:
             request.emit([], "abort")
 

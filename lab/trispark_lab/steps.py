@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from .collective import Collective
 from .model import RankModel
+from .switches import Acknowledgement, Order, RankSwitches, exchange
 
-FORWARD, PING, WARMED, GOODBYE = 0, 1, 2, 3
+FORWARD, PING, WARMED, GOODBYE, SWITCH = 0, 1, 2, 3, 4
 MAX_ROWS = 2048
 """Rows computed at a time: bounds the memory of a step and the size of a message between ranks."""
 _COUNTS = struct.Struct("<II")
@@ -73,6 +74,11 @@ class StepRunner:
         """All ranks answer; finds a lost rank while no request runs."""
         self._collective.broadcast("idle ping", PING, b"")
         self._collective.barrier("idle ping")
+
+    def switch(self, switches: RankSwitches, order: Order) -> dict[int, Acknowledgement]:
+        """All ranks turn a switch between two steps; {rank: what it says}. RankFailure when one says nothing."""
+        self._collective.broadcast("switch", SWITCH, order.encode())
+        return exchange(switches, self._collective, order)
 
     def warmed(self) -> None:
         """Tell the other ranks that the head is ready."""

@@ -12,6 +12,7 @@ from .health import HealthServer
 from .logs import EngineLog
 from .rank import STEP_DEADLINE_S, start_rank
 from .scheduler import IDLE_PING_S
+from .switches import Order, exchange
 
 GOODBYE_DEADLINE_S = 10.0
 EXIT_TERMINATED = 143
@@ -60,6 +61,8 @@ def run_worker(engine: EngineConfig, log: EngineLog) -> int:
                 steps.run_forward(rank.model, payload, history)
             elif operation == steps.PING:
                 rank.collective.barrier("idle ping")
+            elif operation == steps.SWITCH:
+                exchange(rank.switches, rank.collective, Order.decode(payload))
             elif operation == steps.WARMED:
                 health.ready.set()
             elif operation == steps.GOODBYE:
@@ -70,7 +73,7 @@ def run_worker(engine: EngineConfig, log: EngineLog) -> int:
                     "TS-ENGINE-STEP",
                     "unknown operation of rank 0",
                     where=f"rank {engine.rank}",
-                    expected="0..3",
+                    expected="0..4",
                     observed=str(operation),
                     remedy="run the same engine on all ranks",
                 )

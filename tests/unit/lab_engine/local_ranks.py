@@ -26,8 +26,10 @@ from trispark_lab.links import Mesh
 from trispark_lab.model import RankModel, load_model
 from trispark_lab.readers import ReaderPool
 from trispark_lab.requests import Request
+from trispark_lab.row_store import RowCacheSwitch
 from trispark_lab.scheduler import Limits, Scheduler, Speculation
 from trispark_lab.steps import StepRunner
+from trispark_lab.switches import Order, RankSwitches, SwitchBoard, exchange
 from trispark_lab.tokenizer import Tokenizer
 
 WORLD = 3
@@ -111,12 +113,18 @@ class LocalRanks:
         runner: StepRunner,
         draft: MarkovDraft,
         tokenizer: Tokenizer,
+        switches: Sequence[RankSwitches],
     ) -> None:
+        self.switches = switches
         self.models = models
         self.adapters = adapters
         self.runner = runner
         self.draft = draft
         self.tokenizer = tokenizer
+
+    def board(self) -> SwitchBoard:
+        """Rank 0's side of the switches."""
+        return SwitchBoard(self.switches[0], lambda order: self.runner.switch(self.switches[0], order))
 
     def counts(self, layer: int) -> list[Any]:
         """Counters of one layer's rows by rank."""
@@ -138,6 +146,7 @@ def local_ranks(
     adapters = [_adapters(loading) for _ in range(WORLD)]
     here = threading.local()
     failures: list[BaseException] = []
+    switches: list[RankSwitches] = []
 
     def of_rank(kind: str, name: str, own: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -161,6 +170,9 @@ def local_ranks(
             while True:
                 received = collectives[rank].next_broadcast("a step", DEADLINE_S, lambda: False)
                 assert received is not None
+                if received[0] == steps.SWITCH:
+                    exchange(switches[rank], collectives[rank], Order.decode(received[1]))
+                    continue
                 if received[0] != steps.FORWARD:
                     return
                 steps.run_forward(models[rank], received[1], HISTORY)
@@ -176,8 +188,13 @@ def local_ranks(
             for name in names:
                 stack.enter_context(mock.patch.object(module, name, of_rank(kind, name, getattr(module, name))))
         models = [load(rank) for rank in range(WORLD)]
+        for each, adapter in zip(models, adapters, strict=True):
+            found: dict[str, Any] = RowCacheSwitch.of([layer.store for layer in each.layers])
+            if adapter.prefetch is not None:
+                found["engram_prefetch"] = adapter.prefetch
+            switches.append(RankSwitches(found))
         draft = MarkovDraft.load(Checkpoint(checkpoint), config)
-        ranks = LocalRanks(models, adapters, StepRunner(models[0], collectives[0]), draft, tokenizer)
+        ranks = LocalRanks(models, adapters, StepRunner(models[0], collectives[0]), draft, tokenizer, switches)
         here.rank = 0
         threads = [threading.Thread(target=serve, args=(rank,)) for rank in range(1, WORLD)]
         for thread in threads:

@@ -1,6 +1,7 @@
 """The row cache against a plain model of it, and in front of a row store."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from trispark_lab.hashing import owned_range
 from trispark_lab.readers import ReaderPool
 from trispark_lab.row_cache import RowCache, make_cache, sets_for
 from trispark_lab.row_library import CacheBudget, LibraryRows
-from trispark_lab.row_store import CounterLines, Counts, LayerRows, RowStore, Shard, start_line
+from trispark_lab.row_store import CounterLines, Counts, LayerRows, RowCacheSwitch, RowStore, Shard, start_line
 
 
 class Model:
@@ -125,3 +126,45 @@ def test_lines(checkpoint: Path, packed: Path, way: str) -> None:
     ]
     store.fetch(store.shard.first + np.array([1, 2]))
     assert " lookups=2 hit_rate=100.0% reads=0 " in source(False)[0]
+
+
+@pytest.mark.parametrize("way", WAYS_OF_READING)
+@pytest.mark.parametrize("reads_a_miss", [1, 2])
+def test_rows_are_read_past_the_cache_and_through_it_again(
+    checkpoint: Path, packed: Path, tmp_path: Path, reads_a_miss: int, way: str
+) -> None:
+    store = open_store(checkpoint, packed if reads_a_miss == 1 else tmp_path, 0.001, 4, way)
+    ids = np.arange(store.shard.first, store.shard.first + 32)
+    rows = store.fetch(ids)
+    for cached in (True, False, True):
+        store.use_cache(cached)
+        before = store.counts
+        assert np.array_equal(store.fetch(ids), rows)
+        now = store.counts - before
+        assert (now.lookups, now.hits) == (32, 32 if cached else 0), "what it holds stays in it"
+        assert now.reads == reads_a_miss * (now.lookups - now.hits)
+    store.close()
+
+
+def test_a_rank_with_a_cache_has_the_switch(checkpoint: Path, packed: Path) -> None:
+    plain, cached = (open_store(checkpoint, packed, gib, 4, "python") for gib in (0.0, 0.001))
+    assert RowCacheSwitch.of([plain]) == {}
+    (switch,) = RowCacheSwitch.of([plain, cached]).values()
+    assert switch.on
+    switch.turn(False)
+    assert not switch.on
+    ids = np.array([cached.shard.first] * 2)
+    cached.fetch(ids)
+    assert cached.counts == Counts(2, 0, 2)
+
+
+def test_a_second_store_that_reads_another_way_is_no_switch_of_the_cache(checkpoint: Path, packed: Path) -> None:
+    store = open_store(checkpoint, packed, 0.001, 4, "library")
+    assert isinstance(store, LibraryRows)
+    store._bare = SimpleNamespace(backend=SimpleNamespace(name="OTHER"))  # type: ignore[assignment]
+    with pytest.raises(RuntimeError, match="OTHER"):
+        store.use_cache(False)
+    store._bare = None
+    store.fetch(np.array([store.shard.first] * 2))
+    assert store.counts.hits == 1, "the cache is still read"
+    store.close()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -436,3 +437,62 @@ def text_of(answer: dict[str, Any]) -> Any:
         return body["text"]
     message = body["choices"][0]["message"]
     return message["content"], [call["function"] for call in message.get("tool_calls") or ()]
+
+
+def turn(port: str, name: str, on: bool, hold_s: float = 60) -> Any:
+    return get(port, "/lab/switch", {"name": name, "on": on, "hold_s": hold_s})
+
+
+def greedy(port: str, prompt: str, tokens: int = 40) -> str:
+    document = {"model": "deepseek-v4.1-flash", "temperature": 0, "max_tokens": tokens, "ignore_eos": True}
+    answer = get(port, "/v1/chat/completions", {**document, "messages": [{"role": "user", "content": prompt}]})
+    text = answer["choices"][0]["message"]["content"]
+    assert isinstance(text, str)
+    return text
+
+
+def test_a_running_engine_turns_a_switch_on_all_ranks_and_back_by_itself(start: Start) -> None:
+    """Both switches over three processes; in the middle of answers, too, none of which changes."""
+    ranks = start(adapters=True, DSV41_ENGRAM_PREFETCH="1", DSV41_CACHE_GIB="0.001")
+    port = ranks[0].expect(r"^Ready: API on port (\d+) \(rank 0\)$")[1]
+    declared = {"on": True, "declared": True, "epoch": 0}
+    assert get(port, "/lab/switches") == {"switches": {"engram_cache": declared, "engram_prefetch": declared}}
+    prompts = ["Write about a lighthouse.", "def main(", "19+23="]
+    before = [greedy(port, prompt) for prompt in prompts]
+    epoch = 0
+    for name in ("engram_prefetch", "engram_cache"):
+        for on in (False, True, False):
+            turned, epoch = turn(port, name, on), epoch + 1
+            said = [{"rank": rank, "epoch": epoch, "on": on, "refused": False} for rank in range(3)]
+            assert (turned["agreed"], turned["epoch"], turned["acknowledged"]) == (True, epoch, said)
+            assert [greedy(port, prompt) for prompt in prompts] == before
+    hits = get(port, "/server_info")["internal_states"][0]["engram"]["1"]["hits"]
+    assert [greedy(port, prompt) for prompt in prompts] == before
+    state = get(port, "/server_info")["internal_states"][0]
+    assert state["engram"]["1"]["hits"] == hits > 0, "read past the cache"
+    assert state["switches"]["engram_cache"] == {"on": False, "declared": True, "epoch": epoch}
+
+    answers: list[str] = []
+    running = threading.Thread(target=lambda: answers.append(greedy(port, prompts[0], 400)))
+    running.start()
+    for _ in range(4):
+        for on in (True, False):
+            assert turn(port, "engram_prefetch", on)["agreed"]
+    running.join(DEADLINE_S)
+    assert answers[0] == greedy(port, prompts[0], 400)
+
+    turn(port, "engram_cache", False, hold_s=0.1)
+    turn(port, "engram_prefetch", False, hold_s=0.1)
+    end = time.monotonic() + DEADLINE_S
+    while not all(each["on"] for each in get(port, "/lab/switches")["switches"].values()):
+        assert time.monotonic() < end, "a client that is gone leaves nothing behind"
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        turn(port, "wo_a", True)
+    with caught.value as refusal:
+        assert refusal.code == 404
+    ranks[0].signal(signal.SIGTERM)
+    assert [process.end() for process in ranks] == [0, 0, 0]
+    said_by = [[line.partition("[switch] ")[2] for line in each.lines if "[switch] " in line] for each in ranks]
+    assert said_by[0] == said_by[1] == said_by[2]
+    assert len(said_by[0]) == 6 + 8 + 4
+    assert not any("disabled after error" in line for each in ranks for line in each.lines)
