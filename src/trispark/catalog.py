@@ -130,6 +130,7 @@ class Engine(Strict):
     packages: tuple[str, ...]
     version_command: tuple[str, ...] = Field(min_length=1)
     ready_evidence: str
+    switches: tuple[Id, ...] = ()
     smoke: Smoke
     batch_check: BatchCheck
 

@@ -124,6 +124,9 @@ def _check_engine(catalog: Catalog, name: str, engine: Engine) -> None:
     where = f"{DIRECTORY}/engines.yml {name}"
     if engine.ready_evidence not in catalog.evidence:
         raise _reference(where, f"it names the evidence {engine.ready_evidence}, which does not exist", name)
+    for feature in engine.switches:
+        if feature not in catalog.features or not catalog.features[feature].in_boot:
+            raise _reference(where, f"it can switch {feature}, which is no feature with in_boot: true", feature)
     for flag in engine.fixed_flags:
         variable = catalog.allowlist.by_flag(flag)
         if variable is not None and variable.support(name) is not Support.REFUSED:
@@ -156,6 +159,8 @@ def _check_names(catalog: Catalog, name: str, feature: Feature, engines: frozens
     for engine in (*feature.unavailable_on, *acceptance):
         if engine not in engines:
             raise _reference(where, f"it names the engine {engine}, which does not exist", engine)
+    if feature.in_boot and not any(name in engine.switches for engine in catalog.engines.values()):
+        raise _reference(where, "it is in_boot, and no engine can switch it", name)
     for stage in feature.stages:
         if not catalog.stages[stage].trial and feature.tried:
             raise _reference(where, f"stage {stage} has no trials", stage)

@@ -202,6 +202,7 @@ class Feature(Strict):
     moves: tuple[Movement, ...] = ()
     retunes: bool = False
     shifts_cost_balance: bool = False
+    in_boot: bool = False
     rollback: str
     field_observations: tuple[FieldObservation, ...] = ()
 

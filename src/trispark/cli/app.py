@@ -12,7 +12,7 @@ import typer
 
 from trispark import __version__
 from trispark.cli import exit_codes
-from trispark.cli.bench import bench_app
+from trispark.cli.bench import add_rounds, bench_app
 from trispark.cli.demo import Demo
 from trispark.cli.engram import engram_app
 from trispark.cli.features import feature_lines, list_features
@@ -87,6 +87,7 @@ def _begin(named: str | None, *, changing: bool, offline: bool = False) -> tuple
     return terminal, choice.name
 
 
+add_rounds(_begin, lambda site, terminal: Player(REPO, site, terminal))
 app.add_typer(engram_app(_begin, lambda site, terminal: Player(REPO, site, terminal)), name="engram")
 
 

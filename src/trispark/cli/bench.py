@@ -1,15 +1,20 @@
-"""`./trispark bench`: measures what runs, and says what the load client itself is worth."""
+"""`./trispark bench`: measures what runs, rounds inside a running boot, and what the load client itself is worth."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trispark.cli import exit_codes
+from trispark.cli.engram import Begin, JsonOption, SiteOption
+from trispark.cli.lab import require_lab_version
+from trispark.cli.play import Player, parse_extra, result_json
 from trispark.cli.sites import LAB
 from trispark.cli.terminal import Terminal
 from trispark.errors import TrisparkError
@@ -22,7 +27,9 @@ PUBLIC = Path(".trispark/truth/public")
 LOCK = "requirements/truth.txt"
 INSTALL_S = 1800
 
-bench_app = typer.Typer(help="Measure what runs; the load client, and how exact it is.", no_args_is_help=True)
+bench_app = typer.Typer(
+    help="Measure what runs, rounds in it; the load client and how exact it is.", no_args_is_help=True
+)
 
 
 @bench_app.command("run")
@@ -73,6 +80,45 @@ def bench_truth(
     terminal.say("goals met" if found["goals_met"] else "goals NOT met")
     if as_json:
         terminal.json(found)
+
+
+def add_rounds(begin: Begin, player_of: Callable[[str, Terminal], Player]) -> None:
+    """``bench rounds``; ``player_of(site, terminal)`` is asked when it runs."""
+
+    @bench_app.command("rounds")
+    def bench_rounds(
+        extra: Annotated[
+            list[str] | None,
+            typer.Option("-e", metavar="NAME=VALUE", help="feature=NAME, of the running engine."),
+        ] = None,
+        rounds: Annotated[int, typer.Option("--rounds", min=8, max=64, help="That count; one goes before.")] = 8,
+        site: SiteOption = None,
+        as_json: JsonOption = False,
+    ) -> None:
+        """Switch a feature of the running engine off and on by turns; a screening, never a verdict."""
+        given = parse_extra(extra or ())
+        if set(given) != {"feature"}:
+            raise TrisparkError(
+                "TS-CLI-EXTRA",
+                "rounds take -e feature=NAME and nothing else",
+                where="-e",
+                expected="-e feature=engram_prefetch",
+                observed=", ".join(sorted(given)) or "nothing",
+                remedy="name one feature",
+            )
+        terminal, name = begin(site, changing=True)
+        player = player_of(name, terminal)
+        if name == LAB:
+            require_lab_version(player.repo)
+        result = player.play("rounds", {**given, "rounds": str(rounds)})
+        if result.status == "interrupted":
+            terminal.error(
+                "the load client on the head brings the switch back at its end; were it killed, the engine does so by "
+                "itself within 300 s (its line: [switch]); ./trispark play site boots the baseline at once"
+            )
+        if as_json:
+            terminal.json(result_json(result, name))
+        raise typer.Exit(exit_codes.of_run(result))
 
 
 def _widths(text: str) -> list[int]:

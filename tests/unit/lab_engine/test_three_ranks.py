@@ -27,7 +27,10 @@ from trispark.quality.questions import Asker, Question, requests
 from trispark.quality.reference import Likeness, worst
 from trispark.quality.sandbox import child_program
 from trispark.quality.sandbox_program import run_piece
+from trispark.rounds import RoundsPlan as JudgedPlan
+from trispark.rounds import effects_of
 from trispark_bench.plan import BenchPlan
+from trispark_bench.rounds import Rounds, RoundsPlan, run_rounds
 from trispark_bench.run import Results, run_plan
 from trispark_node.fields import Fields
 from trispark_node.http_request import BatchRequest, UrllibClient, perform_batch
@@ -443,7 +446,7 @@ def turn(port: str, name: str, on: bool, hold_s: float = 60) -> Any:
     return get(port, "/lab/switch", {"name": name, "on": on, "hold_s": hold_s})
 
 
-def greedy(port: str, prompt: str, tokens: int = 40) -> str:
+def greedy(port: str, prompt: str, tokens: int = 16) -> str:
     document = {"model": "deepseek-v4.1-flash", "temperature": 0, "max_tokens": tokens, "ignore_eos": True}
     answer = get(port, "/v1/chat/completions", {**document, "messages": [{"role": "user", "content": prompt}]})
     text = answer["choices"][0]["message"]["content"]
@@ -457,7 +460,7 @@ def test_a_running_engine_turns_a_switch_on_all_ranks_and_back_by_itself(start: 
     port = ranks[0].expect(r"^Ready: API on port (\d+) \(rank 0\)$")[1]
     declared = {"on": True, "declared": True, "epoch": 0}
     assert get(port, "/lab/switches") == {"switches": {"engram_cache": declared, "engram_prefetch": declared}}
-    prompts = ["Write about a lighthouse.", "def main(", "19+23="]
+    prompts = ["Write about a lighthouse.", "def main("]
     before = [greedy(port, prompt) for prompt in prompts]
     epoch = 0
     for name in ("engram_prefetch", "engram_cache"):
@@ -473,13 +476,13 @@ def test_a_running_engine_turns_a_switch_on_all_ranks_and_back_by_itself(start: 
     assert state["switches"]["engram_cache"] == {"on": False, "declared": True, "epoch": epoch}
 
     answers: list[str] = []
-    running = threading.Thread(target=lambda: answers.append(greedy(port, prompts[0], 400)))
+    running = threading.Thread(target=lambda: answers.append(greedy(port, prompts[0], 100)))
     running.start()
     for _ in range(4):
         for on in (True, False):
             assert turn(port, "engram_prefetch", on)["agreed"]
     running.join(DEADLINE_S)
-    assert answers[0] == greedy(port, prompts[0], 400)
+    assert answers[0] == greedy(port, prompts[0], 100)
 
     turn(port, "engram_cache", False, hold_s=0.1)
     turn(port, "engram_prefetch", False, hold_s=0.1)
@@ -496,3 +499,41 @@ def test_a_running_engine_turns_a_switch_on_all_ranks_and_back_by_itself(start: 
     assert said_by[0] == said_by[1] == said_by[2]
     assert len(said_by[0]) == 6 + 8 + 4
     assert not any("disabled after error" in line for each in ranks for line in each.lines)
+
+
+@pytest.mark.parametrize("switch", ["engram_prefetch", "engram_cache"])
+def test_rounds_of_the_load_client_over_three_ranks(start: Start, switch: str) -> None:
+    """Real ranks, the real client, the controller's judgement; no output differs, and the switch is back."""
+    ranks = start(adapters=True, DSV41_ENGRAM_PREFETCH="1", DSV41_CACHE_GIB="0.001")
+    port = ranks[0].expect(r"^Ready: API on port (\d+) \(rank 0\)$")[1]
+    request = {
+        "protocol": 1,
+        "switch": switch,
+        "rounds": 8,
+        "world": 3,
+        "hold_s": 60,
+        "bench": {
+            "protocol": 2,
+            "base_url": f"http://127.0.0.1:{port}",
+            "model": "deepseek-v4.1-flash",
+            "repetitions": 1,
+            "max_tokens": 8,
+            "warmup_tokens": 2,
+            "concurrency": [1],
+            "workloads": {"prose": {"prompts": ["Write about a lighthouse.", "Why?"], "temperature": 0, "top_p": 1}},
+            "deadline_s": DEADLINE_S,
+            "seed": 1,
+            "thinking": False,
+            "reasoning_effort": None,
+        },
+    }
+    results = Rounds()
+    asyncio.run(run_rounds(RoundsPlan.from_json(request), results))
+    assert results.ended is None
+    plan = JudgedPlan("lab", switch, "g0", "b1", "lab", "image", request)
+    assert len(effects_of(plan, json.loads(json.dumps(results.as_json())))) == 8
+    assert results.restored == {"on": True, "declared": True, "epoch": 37, "verified": True, "why": ""}
+    foreign = {**request, "world": 4}
+    results = Rounds()
+    asyncio.run(run_rounds(RoundsPlan.from_json(foreign), results))
+    assert (results.ended or {})["code"] == "acknowledgement"

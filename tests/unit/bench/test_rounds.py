@@ -1,0 +1,253 @@
+"""Rounds of a running engine: what ends them, and that the switch is always brought back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from bench_server import PLAN, answer, event, last, send, usage
+
+from trispark_bench.plan import PlanError
+from trispark_bench.rounds import LEAST_ROUNDS, ORDER, Rounds, RoundsPlan, run_rounds
+
+ROUNDS: dict[str, Any] = {"protocol": 1, "switch": "x", "rounds": 8, "world": 3, "hold_s": 30}
+PASSES = (LEAST_ROUNDS + 1) * len(ORDER)
+
+
+class Engine:
+    """A server with a switch, which can be spoiled after so many orders, `at`."""
+
+    def __init__(self, fault: str = "", at: int = 9) -> None:
+        self.on = self.declared = True
+        self.epoch = 40
+        self.fault, self.at = fault, at
+        self.orders: list[bool] = []
+        self.holds: list[float] = []
+        self.tokens = self.requests = 0
+        self.prompts: list[str] = []
+
+    @property
+    def _now(self) -> str:
+        """Once: afterwards, above all on the way back, it is sound again."""
+        return self.fault if len(self.orders) == self.at else ""
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/server_info", self._info)
+        app.router.add_get("/lab/switches", self._switches)
+        app.router.add_post("/lab/switch", self._switch)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        return app
+
+    async def _info(self, _request: web.Request) -> web.Response:
+        state = (
+            {}
+            if self._now == "silent counters"
+            else {"generation_tokens": self.tokens, "finished_requests": self.requests}
+        )
+        return web.json_response({"startup_time": 3.5, "version": "1", "internal_states": [state]})
+
+    async def _switches(self, _request: web.Request) -> web.Response:
+        on = not self.on if self._now == "turned" else self.on
+        epoch = self.epoch + (self._now == "other epoch")
+        return web.json_response({"switches": {"x": {"on": on, "declared": self.declared, "epoch": epoch}}})
+
+    async def _switch(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        assert set(body) == {"name", "on", "hold_s"}
+        self.orders.append(body["on"])
+        self.holds.append(body["hold_s"])
+        self.on = body["on"]
+        self.epoch += self._now != "same epoch"
+        acks = [{"rank": rank, "epoch": self.epoch, "on": self.on, "refused": False} for rank in range(3)]
+        status, agreed = 200, True
+        if self._now == "rank missing":
+            acks.pop()
+        elif self._now == "older epoch":
+            acks[1]["epoch"] -= 1
+        elif self._now == "refused":
+            acks[2] |= {"on": not self.on, "refused": True}
+            status, agreed = 409, False
+        elif self._now == "no acks":
+            return web.json_response({"epoch": self.epoch})
+        elif self._now == "gone":
+            return web.json_response({"error": {"message": "the engine is ending"}}, status=503)
+        return web.json_response(
+            {"name": "x", "on": self.on, "epoch": self.epoch, "agreed": agreed, "acknowledged": acks}, status=status
+        )
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.prompts.append(body["messages"][0]["content"])
+        self.requests += 1 + (self._now == "foreign")
+        count = body["max_tokens"]
+        self.tokens += count
+        if self._now == "failing":
+            return web.Response(status=500)
+        if self._now == "other text":
+            parts = [
+                event({"content": "x" if place < count - 1 else "y"}, usage=usage(place + 1)) for place in range(count)
+            ]
+            return await send(request, [*parts, last(count), b"data: [DONE]\n\n"])
+        return await answer(request)
+
+
+def measured(engine: Engine, **change: Any) -> Rounds:
+    results = Rounds()
+
+    async def run() -> None:
+        runner = web.AppRunner(engine.app(), shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        try:
+            bench = {**PLAN, "base_url": f"http://127.0.0.1:{runner.addresses[0][1]}", "deadline_s": 60}
+            await run_rounds(RoundsPlan.from_json({**ROUNDS, "bench": bench, **change}), results)
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(run())
+    return results
+
+
+def test_rounds_go_off_on_on_off_and_one_more_goes_before() -> None:
+    engine = Engine()
+    results = measured(engine)
+    assert results.ended is None
+    assert [each["on"] for each in results.passes] == [False, True, True, False] * 9
+    assert [each["round"] for each in results.passes] == [index for index in range(9) for _ in range(4)]
+    epochs = [each["epoch"] for each in results.passes]
+    assert epochs == list(range(41, 41 + PASSES))
+    assert all([ack["rank"] for ack in each["acknowledged"]] == [0, 1, 2] for each in results.passes)
+    assert [[request["workload"] for request in each["requests"]] for each in results.passes] == [
+        ["prose", "code"]
+    ] * 36
+    assert engine.prompts[:16] == ["a", "b"] * 4 + ["a", "c"] * 4, "the passes of a round have the same prompts"
+    assert results.restored == {"on": True, "declared": True, "epoch": 41 + PASSES, "verified": True, "why": ""}
+    assert engine.orders[-1] is True
+    assert set(engine.holds) == {30.0}
+    assert results.identity[0] == results.identity[1]
+    assert json.loads(json.dumps(results.as_json(), allow_nan=False))["ended"] is None
+
+
+def test_a_switch_that_is_off_by_declaration_ends_off() -> None:
+    engine = Engine()
+    engine.on = engine.declared = False
+    results = measured(engine)
+    assert results.restored is not None
+    assert (results.restored["on"], results.restored["verified"], engine.on) == (False, True, False)
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        ("rank missing", "acknowledgement"),
+        ("older epoch", "acknowledgement"),
+        ("refused", "acknowledgement"),
+        ("same epoch", "acknowledgement"),
+        ("no acks", "acknowledgement"),
+        ("turned", "acknowledgement"),
+        ("other epoch", "acknowledgement"),
+        ("other text", "difference"),
+        ("foreign", "traffic"),
+        ("silent counters", "traffic"),
+        ("failing", "request"),
+        ("gone", "engine"),
+    ],
+)
+def test_what_ends_the_rounds_and_the_way_back(fault: str, code: str) -> None:
+    engine = Engine(fault)
+    results = measured(engine)
+    assert results.ended is not None
+    assert results.ended["code"] == code, results.ended
+    assert len(engine.orders) == 10, "the order that was spoiled, and the one that brings back"
+    assert engine.on is True
+    assert results.restored is not None
+    assert results.restored["verified"]
+
+
+def test_an_engine_that_is_gone_cannot_be_brought_back_and_that_is_said() -> None:
+    class Broken(Engine):
+        async def _switch(self, request: web.Request) -> web.Response:
+            if len(self.orders) >= 5:
+                self.orders.append(False)
+                return web.Response(status=503)
+            return await super()._switch(request)
+
+    results = measured(Broken())
+    assert (results.ended or {})["code"] == "engine"
+    assert results.restored is not None
+    assert results.restored["verified"] is False
+    assert "goes back by itself after 30 s" in results.restored["why"]
+
+
+def test_what_has_no_such_switch_is_never_turned() -> None:
+    engine = Engine()
+    results = measured(engine, switch="y")
+    assert ((results.ended or {})["code"], results.restored, engine.orders) == ("engine", None, [])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rounds": 7},
+        {"rounds": 65},
+        {"world": 0},
+        {"hold_s": 0},
+        {"hold_s": 601},
+        {"protocol": 2},
+        {"rounds": "x"},
+        {"bench": {}},
+    ],
+)
+def test_what_is_no_plan(change: dict[str, Any]) -> None:
+    with pytest.raises(PlanError):
+        RoundsPlan.from_json({**ROUNDS, "bench": PLAN, **change})
+    with pytest.raises(PlanError):
+        RoundsPlan.from_json(None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_rounds_with_the_switch_brought_back(tmp_path: Path, number: int) -> None:
+    """The client as a process of its own, ended in the middle of an answer."""
+    in_answer = threading.Event()
+
+    class Slow(Engine):
+        async def _chat(self, request: web.Request) -> web.StreamResponse:
+            if len(self.orders) == 3:
+                in_answer.set()
+                await asyncio.sleep(600)
+            return await super()._chat(request)
+
+    engine = Slow()
+    loop = asyncio.new_event_loop()
+    runner = web.AppRunner(engine.app(), shutdown_timeout=0.1, handler_cancellation=True)
+    loop.run_until_complete(runner.setup())
+    loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        bench = {**PLAN, "base_url": f"http://127.0.0.1:{runner.addresses[0][1]}"}
+        (tmp_path / "input.json").write_text(json.dumps({**ROUNDS, "bench": bench}))
+        argv = [sys.executable, "-m", "trispark_bench.rounds", str(tmp_path / "input.json"), str(tmp_path / "out.json")]
+        source = str(Path(__file__).resolve().parents[3] / "src")
+        with subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": source}) as process:
+            assert in_answer.wait(60)
+            process.send_signal(number)
+            assert process.wait(60) == 0
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(60)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(60)
+        loop.close()
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert (found["ended"]["code"], found["restored"]["verified"], engine.on) == ("interrupted", True, True)
+    assert len(found["passes"]) == 2
