@@ -159,8 +159,6 @@ def _check_names(catalog: Catalog, name: str, feature: Feature, engines: frozens
     for engine in (*feature.unavailable_on, *acceptance):
         if engine not in engines:
             raise _reference(where, f"it names the engine {engine}, which does not exist", engine)
-    if feature.in_boot and not any(name in engine.switches for engine in catalog.engines.values()):
-        raise _reference(where, "it is in_boot, and no engine can switch it", name)
     for stage in feature.stages:
         if not catalog.stages[stage].trial and feature.tried:
             raise _reference(where, f"stage {stage} has no trials", stage)

@@ -33,13 +33,38 @@ SLOWEST_TPS: Final = 5.0
 """A slower engine does not come to its end in time."""
 BOOTS: Final = 2
 """Fewer say nothing of how boots differ."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """What an end of the rounds means."""
+
+    error_id: str
+    what: str
+    expected: str
+    remedy: str
+
+
+AGAIN: Final = "the switch is as it was; read the engine's log, keep other clients away, and start the rounds again"
 WORDS: Final = {
-    "acknowledgement": ("TS-ROUNDS-ACK", "the ranks did not all acknowledge the switch", "every rank in this epoch"),
-    "difference": ("TS-ROUNDS-DIFFERENT", "the switch changes the output: it is not bit-identical", "the same bytes"),
-    "traffic": ("TS-ROUNDS-TRAFFIC", "the engine had other work than the rounds", "the requests of the rounds alone"),
-    "request": ("TS-ROUNDS-RUN", "a request of the rounds failed", "an answer to every request"),
-    "engine": ("TS-ROUNDS-RUN", "the rounds could not go on", "an engine that answers"),
-    "interrupted": ("TS-ROUNDS-RUN", "the rounds were interrupted", "their end"),
+    "acknowledgement": Word(
+        "TS-ROUNDS-ACK", "the ranks did not all acknowledge the switch", "every rank in this epoch", remedy=AGAIN
+    ),
+    "difference": Word(
+        "TS-ROUNDS-DIFFERENT",
+        "the switch changes the output: it is not bit-identical",
+        "the same bytes",
+        remedy="the switch is as it was; it is no switch of a running engine: correct in_boot of its entry",
+    ),
+    "traffic": Word(
+        "TS-ROUNDS-TRAFFIC",
+        "the engine had other work than the rounds",
+        "the requests of the rounds alone",
+        remedy=AGAIN,
+    ),
+    "request": Word("TS-ROUNDS-RUN", "a request of the rounds failed", "an answer to every request", remedy=AGAIN),
+    "engine": Word("TS-ROUNDS-RUN", "the rounds could not go on", "an engine that answers", remedy=AGAIN),
+    "interrupted": Word("TS-ROUNDS-RUN", "the rounds were interrupted", "their end", remedy=AGAIN),
 }
 
 
@@ -184,16 +209,14 @@ def effects_of(plan: RoundsPlan, output: Mapping[str, Any]) -> list[float]:
             remedy=f"wait {HOLD_S:g} s and ask the head for /lab/switches; ./trispark play site boots the baseline",
         )
     if ended is not None:
-        error_id, what, expected = WORDS[str(ended["code"])]
+        word = WORDS[str(ended["code"])]
         raise TrisparkError(
-            error_id,
-            what,
-            where=f"boot {plan.running}",
-            expected=expected,
+            word.error_id,
+            word.what,
+            where=f"{plan.feature} in boot {plan.running}",
+            expected=word.expected,
             observed=str(ended["what"])[:300],
-            remedy="the switch is back; read the engine's log, keep other clients away, and start the rounds again"
-            if error_id != "TS-ROUNDS-DIFFERENT"
-            else f"the switch is back; {plan.feature} is no switch of a running engine: correct its in_boot",
+            remedy=word.remedy,
         )
     count = int(plan.request["rounds"])
     wanted = [(index, place, on) for index in range(count + 1) for place, on in ORDER]

@@ -235,6 +235,11 @@ def _without_feature(files: Files, name: str) -> Files:
         for identity, entry in files["exclusions.yml"].exclusions.items()
     }
     files = _with(files, "exclusions.yml", exclusions)
+    engines = {
+        engine: entry.model_copy(update={"switches": tuple(each for each in entry.switches if each not in gone)})
+        for engine, entry in files["engines.yml"].engines.items()
+    }
+    files = _with(files, "engines.yml", engines)
     return _with(files, "stages.yml", {letter: _stage_without(row, gone) for letter, row in _stages(files).items()})
 
 

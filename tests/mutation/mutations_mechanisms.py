@@ -137,6 +137,39 @@ ROWS = (
     ),
 )
 
+_SWITCHES, _OF_SWITCHES = f"{_LAB}/switches.py", f"{_TESTS}/test_switches.py"
+
+SWITCHES = (
+    Mutation(
+        "switches: a rank in an older epoch agrees",
+        _SWITCHES,
+        "ack.epoch == self.order.epoch and ack.on",
+        "ack.on",
+        f"{_OF_SWITCHES}::test_ranks_agree_only_in_epoch_and_state",
+    ),
+    Mutation(
+        "switches: an order never ends by itself",
+        _SWITCHES,
+        "self._until[name] = self._clock() + hold_s",
+        "self._until.pop(name, None)",
+        f"{_OF_SWITCHES}::test_every_order_has_the_next_epoch_and_ends_by_itself",
+    ),
+    Mutation(
+        "switches: a prefetch that is off goes on",
+        _PREFETCH,
+        "        self._wanted = on\n",
+        "        self._wanted = True\n",
+        f"{_OF_SWITCHES}::test_what_is_off_does_not_act",
+    ),
+    Mutation(
+        "switches: a cache that is off is read",
+        _STORE,
+        "if self.cache is None or not self._cached:",
+        "if self.cache is None:",
+        f"{_OF_CACHE}::test_rows_are_read_past_the_cache_and_through_it_again",
+    ),
+)
+
 PREFETCH = (
     Mutation(
         "prefetch: the ids are not told when they are known",

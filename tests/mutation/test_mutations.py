@@ -15,10 +15,10 @@ import pytest
 from engine_files import make_engine_files
 from mutation_run import DEADLINE_S, Case, Mutation, Run, apply, copy_tree, run_tests, verdict
 from mutations_decoding import DECODING
-from mutations_mechanisms import PREFETCH, RANKS, ROWS, TWINS, VARIABLES
+from mutations_mechanisms import PREFETCH, RANKS, ROWS, SWITCHES, TWINS, VARIABLES
 from mutations_serving import SERVING
 
-TABLE = (*DECODING, *SERVING, *ROWS, *PREFETCH, *TWINS, *RANKS, *VARIABLES)
+TABLE = (*DECODING, *SERVING, *ROWS, *SWITCHES, *PREFETCH, *TWINS, *RANKS, *VARIABLES)
 QUICK = next(each for each in TABLE if each.name == "fixed cap: all drafts are verified")
 
 

@@ -27,9 +27,7 @@ PUBLIC = Path(".trispark/truth/public")
 LOCK = "requirements/truth.txt"
 INSTALL_S = 1800
 
-bench_app = typer.Typer(
-    help="Measure what runs, rounds in it; the load client and how exact it is.", no_args_is_help=True
-)
+bench_app = typer.Typer(help="Measure what runs; the load client, and how exact it is.", no_args_is_help=True)
 
 
 @bench_app.command("run")

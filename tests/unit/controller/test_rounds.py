@@ -130,9 +130,6 @@ def test_only_switches_of_the_lab_are_in_boot(catalog: Catalog) -> None:
 
 
 def test_catalog_and_engines_must_agree(catalog: Catalog) -> None:
-    nobody = {name: engine.model_copy(update={"switches": ()}) for name, engine in catalog.engines.items()}
-    error = refused(lambda: check_references(replace(catalog, engines=nobody)))
-    assert "no engine can switch it" in error.what
     lab = catalog.engines["lab"].model_copy(update={"switches": (*catalog.engines["lab"].switches, "wo_a")})
     error = refused(lambda: check_references(replace(catalog, engines={**catalog.engines, "lab": lab})))
     assert (error.id, error.observed) == ("TS-CATALOG-REFERENCE", "wo_a")
@@ -199,7 +196,10 @@ def test_a_steady_drift_and_the_first_round_do_not_move_the_number(gain: float, 
         (lambda out: out.update(identity=[{"startup_time": 1}, {"startup_time": 2}]), "TS-ROUNDS-INCOMPLETE"),
         (lambda out: out.update(identity=[{}]), "TS-ROUNDS-INCOMPLETE"),
         (lambda out: out["restored"].update(verified=False, why="gone"), "TS-ROUNDS-RESTORE"),
-        *[(lambda out, code=code: out.update(ended={"code": code, "what": "seen"}), WORDS[code][0]) for code in CODES],
+        *[
+            (lambda out, code=code: out.update(ended={"code": code, "what": "seen"}), WORDS[code].error_id)
+            for code in CODES
+        ],
     ],
 )
 def test_rounds_that_do_not_count(root: Path, catalog: Catalog, change: Any, error_id: str) -> None:
