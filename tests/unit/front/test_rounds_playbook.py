@@ -77,6 +77,14 @@ VERIFIED = """
 """
 
 
+GATES = """
+- name: Take the gates after the load as passed
+  ansible.builtin.assert:
+    that: engine_plan.generation == 'g0123456789abcdef' and not (gates_fail | default(false) | bool)
+    fail_msg: "after_load.engram.reads: failed"
+"""
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A project with a stub in place of the agent, and of the look at what runs."""
@@ -92,6 +100,8 @@ def tree(tmp_path: Path) -> Path:
     for name in ("rounds.yml", "name_site.yml"):
         shutil.copy(ROOT / "playbooks" / name, root / "playbooks")
     (root / "playbooks/run_verify.yml").write_text(VERIFIED)
+    (root / "roles/engine/tasks").mkdir(parents=True)
+    (root / "roles/engine/tasks/gates_after_load.yml").write_text(GATES)
     settings = {**load_catalog(ROOT).baseline, "DSV41_ENGRAM_PREFETCH": 1}
     running = {
         "generation": "g0123456789abcdef",
@@ -175,6 +185,15 @@ def test_what_ends_the_rounds_fails_the_playbook_with_the_switch_back(
     assert done.returncode != 0
     assert error_id in done.stdout, done.stdout[-3000:]
     assert engine.on is True
+    assert not (tree / ".trispark").exists()
+
+
+def test_gates_that_do_not_hold_after_the_rounds_keep_nothing_and_the_switch_is_said(tree: Path, serve: Any) -> None:
+    engine = Engine(name="engram_prefetch")
+    done = play(tree, serve(engine), feature="engram_prefetch", gates_fail="true")
+    assert done.returncode != 0
+    assert "after_load.engram.reads" in done.stdout
+    assert "verified: true" in done.stdout
     assert not (tree / ".trispark").exists()
 
 
