@@ -64,7 +64,7 @@ _REFUSED_IDS: Final = frozenset(
     }
 )
 _REFUSED_AREAS: Final = frozenset(
-    {"ADAPTER", "BUDGET", "CATALOG", "ENV", "FEATURE", "PLAN", "RENDER", "SITE", "STAGE", "WORKLOAD", "YAML"}
+    {"ADAPTER", "BUDGET", "CATALOG", "CONFIRM", "ENV", "FEATURE", "PLAN", "RENDER", "SITE", "STAGE", "WORKLOAD", "YAML"}
 )
 """What the project's own files and a plan are refused for. Only verbs that have changed nothing yet read them."""
 

@@ -616,3 +616,9 @@ def test_a_plan_shows_how_it_is_decided(root: Path) -> None:
     assert [line for line in short if "none, too few boots; order AB" in line]
     status, _, err = ask(root, "plan", "c", "-e", "feature=wo_a", "-e", "boots=5")
     assert (status, err.split(":")[1]) == (exit_codes.REFUSED, " TS-PLAN-BOOTS")
+
+
+def test_a_confirmation_of_nothing_is_refused(root: Path) -> None:
+    status, _, err = ask(root, "plan", "confirm", "-e", "boots=6")
+    assert status == 3
+    assert "TS-CONFIRM-NOTHING" in err
