@@ -141,7 +141,7 @@ def _check_image(node: Node, spec: Spec) -> None:
             where=spec.container.image,
             expected="the image by its digest",
             observed="absent",
-            remedy="image-ensure it first",
+            remedy="bring it: ./trispark play images, or on the node trispark-node image-ensure",
         )
 
 

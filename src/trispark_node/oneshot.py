@@ -114,7 +114,7 @@ def _refuse(node: Node, request: OneshotRequest) -> None:
             where=request.image,
             expected="the image by its digest",
             observed="absent",
-            remedy="image-ensure it first",
+            remedy="bring it: ./trispark play images, or on the node trispark-node image-ensure",
         )
 
 
