@@ -8,6 +8,11 @@
 namespace engram {
 namespace {
 
+// Read and hashed at a time. Hashing costs a tenth of the reading, so most lanes read; with larger blocks a virtual disk has
+// more bytes in flight than it is fast with (docs/results/engram-bench.md).
+constexpr uint64_t kHashBlockBytes = uint64_t{512} << 10;
+static_assert(EP_CHUNK_BYTES % kHashBlockBytes == 0);
+
 class HashJob final : public Job {
  public:
   HashJob(int32_t shard, uint64_t size, const ep_limits& limits, uint8_t* hashes)
@@ -28,14 +33,14 @@ class HashJob final : public Job {
   }
 
  protected:
-  uint64_t lane_bytes() const override { return window_bytes(kBlockBytes); }
+  uint64_t lane_bytes() const override { return window_bytes(kHashBlockBytes); }
 
   void work(uint64_t chunk, uint8_t* memory) override {
     const uint64_t begin = chunk * EP_CHUNK_BYTES, end = std::min(begin + EP_CHUNK_BYTES, size_);
     ChunkHash hash;
     ep_error error{};
-    for (uint64_t at = begin; at < end; at += kBlockBytes) {
-      const uint64_t size = std::min(kBlockBytes, end - at);
+    for (uint64_t at = begin; at < end; at += kHashBlockBytes) {
+      const uint64_t size = std::min(kHashBlockBytes, end - at);
       pace(chunk, size);
       if (stopped(chunk)) return;
       const uint8_t* block = nullptr;
