@@ -64,15 +64,19 @@ class _Boot:
     metrics: Mapping[str, float]
 
 
-def measure_noise(site: str, records: Sequence[Record], generation: str | None = None) -> SiteNoise:
+def measure_noise(
+    site: str, records: Sequence[Record], generation: str | None = None, trial: str | None = None
+) -> SiteNoise:
     """From valid, measured boots of one generation (without one: of the newest such boot) that did the same work.
 
+    `trial`: of its boots alone, for instance those of an A/A trial that was made while nothing else ran.
     Raises TS-STATS-FLOOR when there are fewer than four.
     """
     measured = [
         record
         for record in records
         if record["kind"] == "boot" and record["outcome"]["state"] == "valid" and record["bench"] is not None
+        if trial is None or record["requested"]["trial"] == trial
     ]
     wanted = generation or (str(measured[-1]["resolved"]["generation"]) if measured else None)
     own = [record for record in measured if record["resolved"]["generation"] == wanted]
@@ -84,7 +88,7 @@ def measure_noise(site: str, records: Sequence[Record], generation: str | None =
             "too few equal boots to say how they differ",
             where=f"records of site {site}",
             expected=f"{FEWEST} valid, measured boots of one generation with the same prompts",
-            observed=f"{len(own)} of {wanted or 'none'}",
+            observed=f"{len(own)} of {wanted or 'none'}" + (f" in {trial}" if trial else ""),
             remedy="boot the baseline more often (a trial's baseline boots count), or name a generation",
         )
     # Here, because plans are made without numpy.

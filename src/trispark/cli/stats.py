@@ -91,6 +91,9 @@ def stats_floor(
     generation: Annotated[
         str | None, typer.Option("--generation", help="Of which boots; the newest measured boot's without it.")
     ] = None,
+    trial: Annotated[
+        str | None, typer.Option("--trial", help="Of the boots of this trial alone, an A/A trial for instance.")
+    ] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Plans take it from now on; without it, it is only shown.")
     ] = False,
@@ -112,7 +115,7 @@ def stats_floor(
     choice = choose_site(root.REPO, site, changing=keep, offline=True)
     terminal = Terminal()
     terminal.say(choice.line)
-    noise = measure_noise(choice.name, record_cache(root.REPO, choice.name).list(), generation)
+    noise = measure_noise(choice.name, record_cache(root.REPO, choice.name).list(), generation, trial)
     rows = [row.as_dict() for row in site_power(noise)]
     for line in floor_lines(noise.generation, len(noise.boots), rows):
         terminal.say(line)

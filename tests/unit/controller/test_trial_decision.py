@@ -285,6 +285,18 @@ def test_the_floor_is_that_of_the_newest_generations_equal_boots() -> None:
     assert caught.value.id == "TS-STATS-FLOOR"
 
 
+def test_a_floor_can_be_that_of_one_trial_alone() -> None:
+    quiet = [record(number, 30 * (1 + noise / 100)) for number, noise in enumerate(NOISE)]
+    busy = [record(50 + number, rate) for number, rate in enumerate((20.0, 29.0, 24.0, 33.0))]
+    for each in busy:
+        each["requested"]["trial"] = "t20260101T000000Z-0000"
+    assert measure_noise("lab", [*quiet, *busy], trial=WALK).boots == tuple(each["boot_id"] for each in quiet)
+    assert measure_noise("lab", [*quiet, *busy]).metrics["c4.agg_tps"].sd > 0.1
+    with pytest.raises(TrisparkError) as caught:
+        measure_noise("lab", quiet, trial="t20260101T000000Z-0000")
+    assert caught.value.observed == "0 of none in t20260101T000000Z-0000"
+
+
 def test_boots_with_other_prompts_are_no_equal_boots() -> None:
     records = [record(number, 30 * (1 + noise / 100)) for number, noise in enumerate(NOISE)]
     for each in records[:3]:
