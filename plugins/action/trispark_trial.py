@@ -27,6 +27,7 @@ class ActionModule(ControllerAction):
         "deadline": {"type": "str", "default": ""},
         "drain_deadline_s": {"type": "str", "default": ""},
         "variables": {"type": "list", "elements": "str", "default": []},
+        "names": {"type": "list", "elements": "str", "default": []},
         "site_variables": {"type": "dict", "default": {}},
     }
 
@@ -44,6 +45,7 @@ class ActionModule(ControllerAction):
             deadline=given["deadline"],
             drain=given["drain_deadline_s"],
             misplaced=given["variables"],
+            names=given["names"],
             seen_site=given["site_variables"],
         )
         begin = begin_trial(asked, datetime.now(UTC), Moment.current().trial_id)

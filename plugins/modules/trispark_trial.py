@@ -60,6 +60,11 @@ options:
     type: list
     elements: str
     default: []
+  names:
+    description: Names of all other variables that Ansible knows; one that is nearly one of a trial is refused.
+    type: list
+    elements: str
+    default: []
   site_variables:
     description: The C(site_) variables as the playbook sees them; one that differs from the site's files is refused.
     type: dict

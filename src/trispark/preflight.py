@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trispark.errors import TrisparkError
-from trispark.site import Site
+from trispark.site import LAB, Site
 
 Answers = Mapping[str, Mapping[str, Any]]
 
@@ -72,7 +72,9 @@ def require_nodes(site: Site, answers: Mapping[str, Any]) -> None:
                 where=node.name,
                 expected="all ranks, a serving group needs each of them",
                 observed=f"answers from {', '.join(answered) or 'no node'}",
-                remedy="bring the node back, then run the verb again",
+                remedy="./trispark lab up, then run the verb again"
+                if site.name == LAB
+                else "bring the node back, then run the verb again",
             )
 
 

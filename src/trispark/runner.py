@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import os
@@ -215,13 +216,15 @@ def run_playbook(
     playbook = repo / "playbooks" / f"{name}.yml"
     if not playbook.is_file():
         known = sorted(path.stem for path in (repo / "playbooks").glob("*.yml"))
+        near = difflib.get_close_matches(name, known, n=1)
         raise TrisparkError(
             id="TS-PLAY-UNKNOWN",
             what=f"no playbook {name}",
             where="playbooks/",
             expected=f"one of {', '.join(known)}",
             observed=name,
-            remedy="name one of them; ./trispark play --help has a line for each",
+            remedy=f"{f'./trispark play {near[0]}' if near else 'name one of them'}; ./trispark play --help has a line "
+            "for each",
         )
     run_id = new_run_id(name)
     runs = private_directory(state_directory(repo) / "runs")

@@ -11,9 +11,11 @@ from typing import Any
 
 from trispark.errors import TrisparkError
 from trispark.plan import Ground, read_boots
+from trispark.play_variables import misspelled, unknown
 from trispark.records import RecordCache
 from trispark.site import Site, load_site
 from trispark.site_time import read_time
+from trispark.stage_playbook import playbook_of
 from trispark.stages import entry
 from trispark.walk_journal import Journal
 from trispark.walk_plan import (
@@ -35,8 +37,8 @@ class TrialAsked:
     """What a person, or a campaign, asked for; texts as they were given, empty for what was not.
 
     `resume`: id of a trial that was begun; `trial`: of a new one, or of one that may have been begun; `agreed`: ids of
-    plans; `boots`: counted boots an arm; `misplaced`: names of variables that look like catalog keys; `seen_site`: the
-    site's variables as the playbook sees them.
+    plans; `boots`: counted boots an arm; `misplaced`: names of variables that look like catalog keys; `names`: of all
+    other variables; `seen_site`: the site's variables as the playbook sees them.
     """
 
     root: Path
@@ -51,6 +53,7 @@ class TrialAsked:
     drain: str = ""
     boots: str = ""
     misplaced: Sequence[str] = ()
+    names: Sequence[str] = ()
     seen_site: Mapping[str, Any] | None = None
 
 
@@ -76,9 +79,11 @@ class TrialBegin:
 def begin_trial(asked: TrialAsked, now: datetime, new_id: str) -> TrialBegin:
     """Reads only. `new_id`: of a trial that was given none.
 
-    Raises TS-DRAIN-SECONDS, TS-TIME-*, TS-WALK-*, TS-SITE-*, and why the trial cannot be planned, except for one whose
-    boots were begun: that one is brought back.
+    Raises TS-PLAY-VARIABLE, TS-DRAIN-SECONDS, TS-TIME-*, TS-WALK-*, TS-SITE-*, and why the trial cannot be planned,
+    except for one whose boots were begun: that one is brought back.
     """
+    if wrong := misspelled(playbook_of(asked.stage), asked.names):
+        raise unknown(playbook_of(asked.stage), wrong)
     drain_s = _seconds(asked.drain)
     walk = asked.resume or (asked.trial if was_begun(asked.root, asked.site, asked.trial) else "")
     records = RecordCache(asked.root / ".trispark" / asked.site / "records").list()

@@ -177,7 +177,7 @@ def test_the_id_is_explained(error_id: str) -> None:
     assert all(row.groups())
 
 
-SITE: Any = SimpleNamespace(nodes=[SimpleNamespace(name=f"spark{rank}") for rank in range(3)])
+SITE: Any = SimpleNamespace(name="sparks", nodes=[SimpleNamespace(name=f"spark{rank}") for rank in range(3)])
 
 
 def throw(error: Exception) -> None:

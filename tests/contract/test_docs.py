@@ -12,6 +12,7 @@ import yaml
 
 from trispark.cli import exit_codes
 from trispark.cli.app import app
+from trispark.play_variables import VARIABLES
 from trispark.reference import PAGE, collect, page
 from trispark_node.layout import Layout
 
@@ -101,6 +102,15 @@ def test_every_verb_is_in_the_table() -> None:
 
 def test_every_playbook_is_in_the_table() -> None:
     assert set(table("Playbooks")) == {path.stem for path in ROOT.glob("playbooks/*.yml")}
+
+
+def test_what_each_playbook_takes_is_in_the_table() -> None:
+    listed: dict[str, list[str]] = {}
+    for names, takes in table("Variables").items():
+        for name in re.findall(r"\w+", names):
+            assert name not in listed, name
+            listed[name] = re.findall(r"`(\w+)`", takes)
+    assert listed == {name: list(takes) for name, takes in VARIABLES.items() if takes}
 
 
 def test_what_is_shared_names_the_playbooks_that_import_it() -> None:

@@ -19,11 +19,10 @@ from trispark.cli.features import feature_lines, list_features
 from trispark.cli.lab import (
     LAB_PLAYBOOKS,
     lab_alone,
-    lab_is_down,
     lab_lines,
     lab_state,
     prepare_machine,
-    require_lab_version,
+    require_lab,
 )
 from trispark.cli.plan import plan_lines, refusal_line, run_plan
 from trispark.cli.play import READ_ONLY, PlayCommand, Player, parse_extra, result_json
@@ -47,6 +46,7 @@ from trispark.errors import TrisparkError
 from trispark.host import LocalMachine, ensure_packages
 from trispark.host.state import PUBLIC_UMASK
 from trispark.lab.share_mode import ShareMode, declare_share
+from trispark.play_variables import VARIABLES, require_variables
 from trispark.reporting import node_states
 from trispark.status_view import with_problems, without_answer
 
@@ -162,15 +162,8 @@ def run_tests(
 def status(site: SiteOption = None, as_json: JsonOption = False) -> None:
     """What each node runs, which generation is current and which is good; changes nothing."""
     terminal, name = _begin(site, changing=False)
-    if name == LAB and lab_is_down(REPO):
-        raise TrisparkError(
-            "TS-LAB-DOWN",
-            "the lab is not up",
-            where="this machine",
-            expected="the lab's three nodes",
-            observed="none of them runs",
-            remedy="./trispark lab up",
-        )
+    if name == LAB:
+        require_lab(REPO, any_version=True)
     result = Player(REPO, name, terminal).play("status")
     states = node_states(result.published)
     for node in sorted(result.unreachable - states.keys()):
@@ -195,7 +188,7 @@ def quality(
     """Judge what runs by its gates and the long quality set; as ./trispark play quality."""
     terminal, name = _begin(site, changing=True)
     if name == LAB:
-        require_lab_version(REPO)
+        require_lab(REPO, any_version=False)
     result = Player(REPO, name, terminal).play("quality", {"reference": "keep"} if keep else {})
     if as_json:
         terminal.json(result_json(result, name))
@@ -273,8 +266,11 @@ def play(
     values = parse_extra(extra or ())
     lab_only = playbook.startswith(("lab_", "demo_"))
     terminal, name = (_begin_lab(), LAB) if lab_only else _begin(site, changing=not check and playbook not in READ_ONLY)
-    if name == LAB and playbook not in READ_ONLY | LAB_PLAYBOOKS:
-        require_lab_version(REPO)
+    require_variables(REPO, name, playbook, values)
+    # One that is not there is refused as such.
+    there = playbook in VARIABLES or (REPO / "playbooks" / f"{playbook}.yml").is_file()
+    if name == LAB and there and playbook not in LAB_PLAYBOOKS:
+        require_lab(REPO, any_version=playbook in READ_ONLY)
     with lab_alone(REPO, terminal.say) if playbook in LAB_PLAYBOOKS else nullcontext():
         result = Player(REPO, name, terminal).play(playbook, values, check=check, diff=diff)
     if result.ok:

@@ -13,7 +13,7 @@ import typer
 
 from trispark.cli import exit_codes
 from trispark.cli.engram import Begin, JsonOption, SiteOption
-from trispark.cli.lab import require_lab_version
+from trispark.cli.lab import require_lab
 from trispark.cli.play import Player, parse_extra, result_json
 from trispark.cli.sites import LAB
 from trispark.cli.terminal import Terminal
@@ -107,7 +107,7 @@ def add_rounds(begin: Begin, player_of: Callable[[str, Terminal], Player]) -> No
         terminal, name = begin(site, changing=True)
         player = player_of(name, terminal)
         if name == LAB:
-            require_lab_version(player.repo)
+            require_lab(player.repo, any_version=False)
         result = player.play("rounds", {**given, "rounds": str(rounds)})
         if result.status == "interrupted":
             terminal.error(

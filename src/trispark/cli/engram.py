@@ -10,7 +10,7 @@ from typing import Annotated, Any, Protocol
 import typer
 
 from trispark.cli import exit_codes
-from trispark.cli.lab import require_lab_version
+from trispark.cli.lab import require_lab
 from trispark.cli.play import READ_ONLY, Player
 from trispark.cli.sites import LAB
 from trispark.cli.terminal import Terminal
@@ -51,8 +51,8 @@ def engram_app(begin: Begin, player_of: Callable[[str, Terminal], Player]) -> ty
     ) -> None:
         terminal, name = begin(site, changing=changing)
         player = player_of(name, terminal)
-        if name == LAB and playbook not in READ_ONLY:
-            require_lab_version(player.repo)
+        if name == LAB:
+            require_lab(player.repo, any_version=playbook in READ_ONLY)
         result = player.play(playbook, extra, check=check)
         if result.ok:
             terminal.say(f"{playbook}: done in {result.seconds:.1f} s; events: .trispark/runs/{result.run_id}")

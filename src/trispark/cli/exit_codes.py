@@ -31,6 +31,7 @@ _USAGE_IDS: Final = frozenset(
         "TS-CLI-SET",
         "TS-LAB-NAME",
         "TS-PLAY-UNKNOWN",
+        "TS-PLAY-VARIABLE",
         "TS-RECORD-KIND",
         "TS-RECORD-UNKNOWN",
         "TS-SITE-NAME",

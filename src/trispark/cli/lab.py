@@ -63,11 +63,26 @@ def lab_state(repo: Path) -> dict[str, Any]:
 
 
 def lab_is_down(repo: Path) -> bool:
-    """Whether there is nothing of the lab; :func:`lab_state` asks each node as well, which takes longer."""
-    from trispark.lab.status import is_down
+    """Whether no node of the lab runs; :func:`lab_state` asks each node as well, which takes longer."""
+    from trispark.lab.status import no_node_runs
 
     client = _engine_or_none()
-    return client is None or is_down(client, repo)
+    return client is None or no_node_runs(client, repo)
+
+
+def require_lab(repo: Path, *, any_version: bool) -> None:
+    """TS-LAB-DOWN for a verb that needs the lab's nodes, TS-LAB-VERSION for one that changes them."""
+    if lab_is_down(repo):
+        raise TrisparkError(
+            "TS-LAB-DOWN",
+            "the lab is not up",
+            where="this machine",
+            expected="the lab's three nodes",
+            observed="none of them runs",
+            remedy="./trispark lab up",
+        )
+    if not any_version:
+        require_lab_version(repo)
 
 
 def _engine_or_none() -> EngineApi | None:

@@ -66,12 +66,17 @@ def lab_status(client: EngineApi, repo: Path = REPO) -> dict[str, Any]:
     }
 
 
-def is_down(client: EngineApi, repo: Path = REPO) -> bool:
-    """Whether `lab_status` would say `down`; it asks the nodes nothing, so it takes two calls of the Engine alone."""
+def no_node_runs(client: EngineApi, repo: Path = REPO) -> bool:
+    """Whether none of this checkout's nodes runs; it asks the nodes nothing, so it takes one call of the Engine."""
     repo = repo.resolve()
-    names = {*(node.name for node in load_layout(repo).nodes), REGISTRY_CONTAINER}
-    called = {str(name).lstrip("/") for each in client.containers(all=True) for name in each.get("Names") or ()}
-    return not names & called and not _networks(client.networks(), root_id(repo))
+    names = {node.name for node in load_layout(repo).nodes}
+    root = root_id(repo)
+    return not any(
+        each.get("State") == "running"
+        and _labelled(each, LABEL_ROOT) == root
+        and names & {str(name).lstrip("/") for name in each.get("Names") or ()}
+        for each in client.containers(all=True)
+    )
 
 
 def require_version(client: EngineApi, repo: Path = REPO) -> None:

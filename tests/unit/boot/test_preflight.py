@@ -11,12 +11,13 @@ from trispark.errors import TrisparkError
 from trispark.preflight import check_nodes
 
 SITE = SimpleNamespace(
+    name="sparks",
     nodes=[
         SimpleNamespace(
             name=f"spark{rank}", address=f"10.0.0.{rank}", pair_links=[SimpleNamespace(local=f"10.0.1.{rank}")]
         )
         for rank in range(3)
-    ]
+    ],
 )
 HOSTS = {
     f"spark{rank}": {
@@ -27,6 +28,14 @@ HOSTS = {
     for rank in range(3)
 }
 STATUSES = {f"spark{rank}": {"foreign": []} for rank in range(3)}
+
+
+def test_nodes_of_the_lab_that_do_not_answer_are_made_by_lab_up() -> None:
+    lab = SimpleNamespace(name="lab", nodes=SITE.nodes)
+    for site, remedy in ((lab, "./trispark lab up, then"), (SITE, "bring the node back, then")):
+        with pytest.raises(TrisparkError) as caught:
+            check_nodes(site, {}, {}, 1000, 500)
+        assert caught.value.remedy.startswith(remedy)
 
 
 def test_a_sound_site_passes() -> None:

@@ -21,6 +21,7 @@ from trispark.cli import app as app_module
 from trispark.cli import exit_codes
 from trispark.cli import lab as lab_module
 from trispark.cli.demo import Demo
+from trispark.cli.lab import LAB_PLAYBOOKS
 from trispark.cli.play import READ_ONLY, Player, parse_extra
 from trispark.cli.progress import LiveProgress, PlainProgress
 from trispark.cli.pytest_command import pytest_argv
@@ -30,6 +31,7 @@ from trispark.cli.terminal import Terminal
 from trispark.errors import TrisparkError
 from trispark.lab import LAB_VERSION
 from trispark.lab.layout import LABEL_LAB, LABEL_ROOT, LABEL_VERSION, root_id
+from trispark.play_variables import VARIABLES
 from trispark.run_events import FailedEvent, PlaySeconds, RunEvents, RunObserver
 from trispark.runner import RunResult
 from trispark.shard_job import INTERRUPTED
@@ -176,7 +178,7 @@ def run_cli(
         monkeypatch.setattr(app_module, "prepare_machine", lambda repo, say: say("prepared"))
         monkeypatch.setattr(lab_module, "connect_or_none", lambda: engine)
         monkeypatch.setattr(app_module, "lab_state", lambda repo: {"docker": True, "state": lab, "nodes": {}})
-        monkeypatch.setattr(app_module, "lab_is_down", lambda repo: lab == "down")
+        monkeypatch.setattr(lab_module, "lab_is_down", lambda repo: lab == "down")
         monkeypatch.setattr(app_module, "Player", lambda repo, site, terminal: Player(repo, site, terminal, run=fake))
         monkeypatch.setattr(sys, "argv", ["trispark", *arguments])
         status = cli.main()
@@ -250,6 +252,41 @@ def test_a_lab_of_another_version_is_refused_before_anything_is_played(
     assert f"expected: lab version {LAB_VERSION}; observed: lab version 0; do: ./trispark lab up" in err
     assert run_cli(*arguments, playbooks=playbooks, engine=LabOfAnotherVersion(checkout, LAB_VERSION))[0] == 0
     assert playbooks.played
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status"],
+        *(["play", name] for name in sorted(set(VARIABLES) - LAB_PLAYBOOKS)),
+        ["play", "site", "--check"],
+        ["quality"],
+        ["bench", "run"],
+        ["bench", "rounds", "-e", "feature=engram_prefetch"],
+        ["engram", "pack"],
+        ["engram", "verify"],
+        ["engram", "inspect"],
+    ],
+    ids=" ".join,
+)
+def test_without_a_lab_every_verb_for_its_nodes_says_so_at_once(
+    run_cli: Callable[..., tuple[int, list[str], str]], arguments: list[str]
+) -> None:
+    playbooks = FakePlaybooks({})
+    status, _, err = run_cli(*arguments, playbooks=playbooks, lab="down")
+    assert (status, playbooks.played) == (3, [])
+    assert err.startswith("trispark: TS-LAB-DOWN: ")
+    assert err.endswith("; do: ./trispark lab up\n")
+
+
+def test_without_a_lab_another_site_is_played_on(
+    run_cli: Callable[..., tuple[int, list[str], str]], checkout: Path
+) -> None:
+    add_site(checkout, "sparks", "site_configured: true\n")
+    playbooks = FakePlaybooks({})
+    for arguments in (["play", "stage_a", "--site", "sparks"], ["lab", "up"], ["play", "lab_up"]):
+        assert run_cli(*arguments, playbooks=playbooks, lab="down")[0] == 0
+    assert len(playbooks.played) == 3
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from trispark import cli
 from trispark.cli import app as app_module
 from trispark.cli import exit_codes
+from trispark.cli import lab as lab_module
 from trispark.cli.plan import parse_sets, plan_lines, refusal_line
 from trispark.cli.play import playbook_lines
 from trispark.cli.terminal import Terminal
@@ -398,7 +399,7 @@ def test_play_help_lists_the_playbooks_with_their_first_line() -> None:
 
 
 def test_status_without_a_lab_says_what_to_do(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module, "lab_is_down", lambda repo: True)
+    monkeypatch.setattr(lab_module, "lab_is_down", lambda repo: True)
     status, out, err = ask(root, "status", "--json")
     assert status == exit_codes.REFUSED
     assert err.startswith("trispark: TS-LAB-DOWN: the lab is not up; where: ")

@@ -105,6 +105,8 @@ def test_a_campaign_refuses_what_is_for_one_trial(checkout: Path) -> None:
         ({"deadline": "2026-01-03T06:00"}, "TS-TIME-ZONE"),
         ({"drain_deadline_s": "ten"}, "TS-DRAIN-SECONDS"),
         ({"boots": "5"}, "TS-PLAN-BOOTS"),
+        ({"featre": "wo_a"}, "TS-PLAY-VARIABLE"),
+        ({"deadine": "2026-01-03T06:00"}, "TS-PLAY-VARIABLE"),
     ],
 )
 def test_what_is_written_wrongly_is_refused_before_a_node_is_asked(

@@ -1,4 +1,4 @@
-"""Whether there is a lab at all: the short look says what the long one does."""
+"""The state of a lab, and the short look at whether any node of it runs."""
 
 from __future__ import annotations
 
@@ -53,9 +53,30 @@ class Engine:
         ({"spark1": ANOTHERS}, {}, "foreign"),
     ],
 )
-def test_the_short_look_agrees_with_the_long_one(
+def test_the_state_of_what_has_stopped_and_is_another_ones(
     containers: dict[str, dict[str, str]], networks: dict[str, dict[str, str] | None], state: str
 ) -> None:
     engine: Any = Engine(containers, networks)
     assert status.lab_status(engine, ROOT)["state"] == state
-    assert status.is_down(engine, ROOT) is (state == "down")
+    assert status.no_node_runs(engine, ROOT)
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "state", "none"),
+    [
+        ("spark1", OURS, "running", False),
+        ("spark1", OURS, "exited", True),
+        ("spark1", ANOTHERS, "running", True),
+        ("spark1", None, "running", True),
+        (REGISTRY_CONTAINER, OURS, "running", True),
+    ],
+)
+def test_one_node_of_this_checkout_that_runs_is_a_lab(
+    name: str, labels: dict[str, str] | None, state: str, none: bool
+) -> None:
+    class Short:
+        def containers(self, *, all: bool) -> list[dict[str, Any]]:
+            return [{"Names": [f"/{name}"], "Labels": labels, "State": state}]
+
+    engine: Any = Short()
+    assert status.no_node_runs(engine, ROOT) is none

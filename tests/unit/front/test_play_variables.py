@@ -1,0 +1,117 @@
+"""What each playbook takes by -e: the table is what they read, and another name is refused before anything runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.unit.front.test_cli import FakePlaybooks, checkout, run_cli
+
+from trispark.cli import app as app_module
+from trispark.cli.play import NO_VERB
+from trispark.errors import TrisparkError
+from trispark.play_variables import VARIABLES, misspelled, require_variables, unknown
+
+__all__ = ["checkout", "run_cli"]  # fixtures
+RunCli = Callable[..., tuple[int, list[str], str]]
+ROOT = Path(__file__).resolve().parents[3]
+TEXTS = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "playbooks").glob("*.yml")}
+IMPORTS = {name: set(re.findall(r"import_playbook: (\w+)\.yml", text)) for name, text in TEXTS.items()}
+BOOT = set(re.findall(r"\{\{ (\w+) \| default\(", TEXTS["boot"]))
+LEFT_OUT = {"stage_a": BOOT, "confirm": {"feature", "value"}, "site": {"remove"}}
+"""The boot of stage A is the baseline's, a confirmation is of all that was promoted, and a site needs its share."""
+CONFIGURED = {"site_configured"}
+
+
+def read(name: str) -> set[str]:
+    """Variables without a role's or the site's prefix that a playbook, with those it imports, has a default for."""
+    registered = {each for text in TEXTS.values() for each in re.findall(r"register: (\w+)", text)}
+    found = set(re.findall(r"(?<![\w.])([a-z]\w*) \| default\(", TEXTS[name])) - registered - CONFIGURED
+    role = yaml.safe_load((ROOT / "roles/engram/defaults/main.yml").read_text(encoding="utf-8"))
+    wanted = {
+        "shards": ("engram_repair", "engram_limit_mib_s"),
+        "shards_verify": ("engram_limit_mib_s",),
+    }.get(name, ())
+    for default in wanted:
+        found |= set(re.findall(r"\{\{ (\w+) \| default", role[default]))
+    imported = set().union(*(read(each) for each in IMPORTS[name]))
+    return found | (imported - LEFT_OUT.get(name, set()))
+
+
+@pytest.mark.parametrize("name", sorted(set(VARIABLES) - {"campaign"}))
+def test_the_table_is_what_the_playbook_reads(name: str) -> None:
+    assert set(VARIABLES[name]) == {each for each in read(name) if not each.startswith(("engram_", "ansible_"))}
+
+
+def test_every_verb_has_its_row() -> None:
+    pieces = {name for name, text in TEXTS.items() if any(each in text for each in NO_VERB)}
+    assert len(pieces) >= 5
+    assert set(VARIABLES) == set(TEXTS) - pieces
+
+
+@pytest.mark.parametrize(
+    ("playbook", "given", "remedy"),
+    [
+        ("stage_b", "vlaue=2", "-e value=2"),
+        ("stage_c", "featre=wo_a", "-e feature=wo_a"),
+        ("stage_a", "feature=wo_a", "leave -e feature out"),
+        ("shards", "repiar=true", "-e repair=true"),
+        ("stage_c", "site_trial_bots=6", "-e site_trial_boots=6"),
+        ("shards", "checkpoint_share_range=4", "-e checkpoint_share_ranges=4"),
+        ("verify", "DSPARK_BLOK_SIZE=5", "leave -e DSPARK_BLOK_SIZE out"),
+        ("lab_down", "purg=true", "-e purge=true"),
+    ],
+)
+def test_a_name_without_effect_is_refused_with_the_nearest_one(
+    run_cli: RunCli, monkeypatch: pytest.MonkeyPatch, playbook: str, given: str, remedy: str
+) -> None:
+    monkeypatch.setattr(app_module, "REPO", ROOT)
+    monkeypatch.setattr(app_module, "lab_alone", lambda repo, say: pytest.fail("it was begun"))
+    playbooks = FakePlaybooks({})
+    status, _, err = run_cli("play", playbook, "--site", "lab", "-e", given, "--check", playbooks=playbooks)
+    assert (status, playbooks.played) == (2, [])
+    assert err.startswith(f"trispark: TS-PLAY-VARIABLE: {playbook} takes no variable {given.split('=')[0]}; ")
+    assert err.endswith(f"; do: {remedy}\n")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("playbook", "name"),
+    [
+        *((playbook, name) for playbook, names in VARIABLES.items() for name in names),
+        ("stage_c", "site_trial_boots"),
+        ("shards", "checkpoint_share_read_deadline_s"),
+        ("shards", "checkpoint_share_seed"),
+        ("shards", "site_engram_limit_mib_s"),
+        ("boot", "node_mem_fraction"),
+        ("preflight", "ansible_user"),
+        ("of_my_own", "anything"),
+    ],
+)
+def test_what_has_an_effect_is_taken(playbook: str, name: str) -> None:
+    require_variables(ROOT, "lab", playbook, {name: "1"})
+
+
+def test_a_key_of_the_catalog_says_where_it_is_tried() -> None:
+    with pytest.raises(TrisparkError, match=r"TS-PLAN-PLACE: .*-e feature=block_size"):
+        require_variables(ROOT, "lab", "shards", {"DSPARK_BLOCK_SIZE": "4"})
+
+
+@pytest.mark.parametrize(
+    ("seen", "found"),
+    [
+        (("featre",), "featre"),
+        (("feature", "vlaue"), "vlaue"),
+        (("deadine",), "deadine"),
+        (("drain_deadline",), "drain_deadline"),
+        (("feature", "value", "boots", "plan", "rounds", "record"), None),
+        (("inventory_dir", "play_hosts", "groups", "omit", "trial_stage", "site_boots", "ansible_value"), None),
+    ],
+)
+def test_a_play_alone_finds_what_looks_like_a_variable_of_a_trial(seen: tuple[str, ...], found: str | None) -> None:
+    assert misspelled("stage_b", seen) == found
+    if found is not None:
+        assert "do: -e " in str(unknown("stage_b", found))
