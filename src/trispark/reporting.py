@@ -11,6 +11,7 @@ from typing import Any, Final
 from trispark.benchstats import summarize
 from trispark.errors import TrisparkError
 from trispark.records import RecordCache
+from trispark.site import LAB
 from trispark.stage_playbook import feature_arguments, playbook_of
 from trispark.status_view import status_lines
 from trispark.verdict import INCONCLUSIVE, KEEP, REJECT
@@ -138,7 +139,9 @@ def _trial(entry: RecordedTrial) -> Report:
     failed = list(entry.invalid) or [boot for boot in boots if boot["outcome"]["state"] != "valid"]
     lines = [f"{label}: {outcome['verdict']}: {outcome['reason']}"]
     if outcome["verdict"] == INCONCLUSIVE:
-        lines[0] += f"; do: {_undecided(record, boots, failed)}"
+        do, *commands = _undecided(record, boots, failed)
+        lines[0] += f"; do: {do}"
+        lines += commands
     lines += confirmation_lines(record)
     lines += _judged(outcome)
     for name, ratio in outcome["differences"].items():
@@ -148,6 +151,7 @@ def _trial(entry: RecordedTrial) -> Report:
     restored = outcome["restored"]
     lines.append(f"the baseline {restored} serves again" if restored else "the baseline is NOT restored")
     published = {
+        "id": record.get("id"),
         "feature": feature,
         "value": value,
         "verdict": outcome["verdict"],
@@ -180,6 +184,15 @@ def confirmation_lines(record: Record) -> list[str]:
             f"wanted is promoted again in its order ({kept}), then ./trispark play site boots it",
         }.get(record["outcome"]["verdict"], "not confirmed yet, and nothing was changed: the bundle stays promoted")
     )
+    return lines
+
+
+def report_lines(found: Sequence[RecordedTrial]) -> list[str]:
+    """The command that writes the report of each trial."""
+    lines = []
+    for record in (entry.record for entry in found):
+        at = "" if record["site"] == LAB else f" --site {record['site']}"
+        lines.append(f"report: ./trispark report {record['id']}{at}")
     return lines
 
 
@@ -234,19 +247,19 @@ def _failed_boot(boot: Record) -> str:
     )
 
 
-def _undecided(record: Record, boots: Sequence[Record], failed: Sequence[Record]) -> str:
-    """What to do after a trial that decided nothing."""
+def _undecided(record: Record, boots: Sequence[Record], failed: Sequence[Record]) -> list[str]:
+    """What to do after a trial that decided nothing; then each command on a line of its own, to be copied."""
     requested, site = record["requested"], record["site"]
     given = ["--site", site, *feature_arguments(requested["feature"], requested.get("value"))]
     again = " ".join(["./trispark play", playbook_of(requested["stage"]), *given])
     if failed:
-        return f"read the kept logs of {failed[0]['boot_id']}, then try again: {again}"
+        return [f"read the kept logs of {failed[0]['boot_id']}, then try again:", f"  {again}"]
     ids = [str(boot["boot_id"]) for boot in boots[:2]]
-    look = f"; ./trispark records diff {' '.join(ids)} --site {site} shows what both ran" if len(ids) == 2 else ""
+    look = [f"  ./trispark records diff {' '.join(ids)} --site {site}"] if len(ids) == 2 else []
+    shows = "; the second command shows what two of the boots ran" if look else ""
     if len(boots) <= 2:
-        more = "./trispark plan with -e boots=6 shows a trial that can decide, site_trial_boots sets how many are made"
-        return f"keep the baseline; two boots never decide; {more}{look}"
-    return f"keep the baseline; try again with what the reason names: {again}{look}"
+        return [f"keep the baseline; six boots an arm can decide{shows}:", f"  {again} -e boots=6", *look]
+    return [f"keep the baseline; try again with what the reason names{shows}:", f"  {again}", *look]
 
 
 def rollback(record: Record, path: str) -> Report:

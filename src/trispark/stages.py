@@ -17,15 +17,19 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Judged:
-    """One criterion. `when`: entry or exit; `observed` is what the records have."""
+    """One criterion. `when`: entry or exit; `observed` is what the records have; `open`: of an exit that is not met,
+    what the stage goes on with."""
 
     when: str
     says: str
     met: bool
     observed: str
+    open: str = ""
 
     def line(self) -> str:
         """For a person."""
+        if self.open:
+            return self.open
         return f"{self.when}: {self.says}: {'met' if self.met else 'not met'} ({self.observed})"
 
 
@@ -79,4 +83,6 @@ def _verdicts(when: str, criterion: Criterion, catalog: Catalog, stage: str, rec
         if record["kind"] == "trial" and record["requested"]["feature"] in names:
             verdicts[record["requested"]["feature"]] = record["outcome"]["verdict"]
     observed = ", ".join(f"{name} {verdicts.get(name, 'not tried')}" for name in names) or "nothing can be tried"
-    return Judged(when, criterion.says, all(name in verdicts for name in names), observed)
+    untried = [name for name in names if name not in verdicts]
+    goes_on = f"stage {stage} goes on: not tried yet: {', '.join(untried)}" if when == "exit" and untried else ""
+    return Judged(when, criterion.says, not untried, observed, goes_on)

@@ -333,6 +333,7 @@ class Walker:
         rest = sum(self.times.of(measured=each.counted) for each in left) + self.times.plain_s
         spent = "" if seconds is None else f", {seconds:.0f} s"
         name = slot.arm if slot.label == slot.arm else f"{slot.arm} {slot.label}"
+        name += "" if slot.counted else " (not counted)"
         self.say(f"{self._place(slot.slot)} {name}: {outcome}{spent}; about {_duration(rest)} left")
 
 

@@ -13,7 +13,7 @@ from trispark.catalog import load_catalog
 from trispark.errors import TrisparkError
 from trispark.record_chain import behind, heads_of, leading_head
 from trispark.records import RecordCache
-from trispark.reporting import RecordedTrial, Report, record_path, trials
+from trispark.reporting import RecordedTrial, Report, record_path, report_lines, trials
 from trispark.stage_playbook import is_confirmation
 from trispark.stages import exit_of
 from trispark.trial_outcome import record_trial, trials_to_record
@@ -90,6 +90,7 @@ def conclude(
     unknown = [node for node in statuses if node not in heads]
     if unknown:
         report.lines.append(f"{', '.join(unknown)}: records not known; the next boot gives what is lacking")
+    report.lines.extend(report_lines(found))
     return WalkConclusion(behind(statuses, heads, cache), report, added)
 
 

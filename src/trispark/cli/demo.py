@@ -181,3 +181,5 @@ class Demo:
         say(f"{self.report.wall_s:7.1f} s  in all")
         for path in self.report.records:
             say(f"record     {path}")
+        if trial := self.report.trial.get("id"):
+            say(f"report: ./trispark report {trial}")

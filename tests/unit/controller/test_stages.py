@@ -58,6 +58,8 @@ def test_a_stage_has_ended_when_all_that_can_be_tried_has_a_verdict(catalog: Cat
     assert not judged.met
     assert "wo_a KEEP" in judged.observed
     assert "engram_prefetch not tried" in judged.observed
+    untried = [name for name in catalog.features_of("c") if f"{name} not tried" in judged.observed]
+    assert judged.line() == f"stage c goes on: not tried yet: {', '.join(untried)}"
     (judged,) = exit_of(catalog, "c", BASELINE, [trial(name) for name in names])
     assert judged.met
     assert judged.line().endswith(")")

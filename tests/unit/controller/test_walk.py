@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -191,6 +191,14 @@ def test_a_trial_is_its_boots_in_order_and_the_baseline_again(world: World, walk
         "slot 3/3 restore baseline: valid, 60 s",
     ]
     assert world.asked == 1, "no look at the nodes besides the first while all goes well"
+
+
+def test_a_boot_that_is_not_counted_says_so(world: World, walk: Any) -> None:
+    plan = make_plan("x")
+    tuning = replace(plan.slots[0], arm="candidate", label="x", counted=False)
+    _, lines = walk(world, replace(plan, slots=(tuning, *plan.slots[1:])))
+    assert lines[0].startswith("slot 1/3 candidate x (not counted): valid, ")
+    assert [line for line in lines if "not counted" in line] == lines[:1]
 
 
 def test_a_sweep_shares_the_baseline(world: World, walk: Any) -> None:

@@ -378,6 +378,8 @@ def test_a_boot_that_prepares_and_is_not_valid_ends_the_trial_with_a_failure(
     statuses = answers(recorded)
     end = conclude(recorded.root, "lab", WALK, stopped="", restored=restored, statuses=statuses)
     record = recorded.cache.show(WALK)
+    assert end.report.lines[-1] == f"report: ./trispark report {WALK}", "nothing hides it"
+    assert end.report.published["trial"]["id"] == WALK
     assert record["boots"] == []
     assert record["outcome"]["reason"] == f"{tuning} is not valid, the boots after it were left out"
     assert end.report.failure_line == (
@@ -558,7 +560,7 @@ def test_a_catalog_that_was_broken_meanwhile_hinders_no_verdict(ground: Ground, 
     record = recorded.cache.show(WALK)
     assert (record["outcome"]["verdict"], record["outcome"]["restored"]) == ("INCONCLUSIVE", walk.site_baseline)
     assert record["resolved"]["changed"] == {}, "no value is recorded that nothing says may be shown"
-    assert "exit criteria of the stage: not judged: TS-YAML-SYNTAX" in end.report.lines[-1]
+    assert "exit criteria of the stage: not judged: TS-YAML-SYNTAX" in end.report.lines[-2]
 
 
 def test_a_trial_that_ended_early_and_one_without_its_baseline_say_all_of_it(

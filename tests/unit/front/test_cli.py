@@ -549,7 +549,7 @@ GOOD = {
     "stage_c": result(
         "stage_c",
         published={
-            "trial": {"feature": "wo_a", "verdict": "INCONCLUSIVE"},
+            "trial": {"id": "t1", "feature": "wo_a", "verdict": "INCONCLUSIVE"},
             "records": [".trispark/lab/records/2-b2.json", ".trispark/lab/records/3-b3.json"],
         },
     ),
@@ -588,6 +588,7 @@ def test_demo_that_verified_everything(checkout: Path) -> None:
         "records": [f".trispark/lab/records/{n}-b{n}.json" for n in (1, 2, 3, 4)],
     }
     assert "record     .trispark/lab/records/3-b3.json" in text
+    assert text.splitlines()[-1] == "report: ./trispark report t1"
 
 
 def test_demo_keeps_the_lab_when_asked(checkout: Path) -> None:

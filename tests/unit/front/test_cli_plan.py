@@ -485,17 +485,46 @@ class Verdicts:
 @pytest.mark.parametrize(
     ("states", "value", "expected"),
     [
-        (("valid", "valid"), None, "./trispark records diff b0 b1 --site lab shows what both ran"),
+        (
+            ("valid", "valid"),
+            None,
+            [
+                "keep the baseline; six boots an arm can decide; the second command shows what two of the boots ran:",
+                "  ./trispark play stage_c --site lab -e feature=wo_a -e boots=6",
+                "  ./trispark records diff b0 b1 --site lab",
+            ],
+        ),
+        (
+            ("valid",),
+            "5",
+            [
+                "keep the baseline; six boots an arm can decide:",
+                "  ./trispark play stage_c --site lab -e feature=wo_a -e value=5 -e boots=6",
+            ],
+        ),
+        (
+            ("valid",) * 8,
+            None,
+            [
+                "keep the baseline; try again with what the reason names; the second command shows what two of the boots "
+                "ran:",
+                "  ./trispark play stage_c --site lab -e feature=wo_a",
+                "  ./trispark records diff b0 b1 --site lab",
+            ],
+        ),
         (
             ("valid", "invalid"),
-            None,
-            "do: read the kept logs of b1, then try again: ./trispark play stage_c --site lab",
+            "5",
+            [
+                "read the kept logs of b1, then try again:",
+                "  ./trispark play stage_c --site lab -e feature=wo_a -e value=5",
+            ],
         ),
-        (("valid", "valid"), None, "two boots never decide"),
-        (("valid", "invalid"), "5", "-e feature=wo_a -e value=5"),
     ],
 )
-def test_an_undecided_trial_says_what_to_do(states: tuple[str, str], value: str | None, expected: str) -> None:
+def test_an_undecided_trial_says_what_to_do_with_commands_on_lines_of_their_own(
+    states: tuple[str, ...], value: str | None, expected: list[str]
+) -> None:
     from trispark.reporting import RecordedTrial, trials
 
     boots = [
@@ -504,14 +533,14 @@ def test_an_undecided_trial_says_what_to_do(states: tuple[str, str], value: str 
     ]
     record = {**Verdicts.record, "requested": {**Verdicts.record["requested"], "value": value}}
 
-    def first_line(of: dict[str, Any]) -> str:
-        return trials("t1", [RecordedTrial(of, "path", boots, [])], "", restored=True).lines[0]
+    def lines(of: dict[str, Any]) -> list[str]:
+        return trials("t1", [RecordedTrial(of, "path", boots, [])], "", restored=True).lines
 
-    line = first_line(record)
-    assert "; do: " in line
-    assert expected in line
+    said = lines(record)
+    assert [said[0].partition("; do: ")[2], *said[1 : len(expected)]] == expected
+    assert len(said[0]) < 240
     kept = {**record, "outcome": {**record["outcome"], "verdict": "KEEP"}}
-    assert "do: " not in first_line(kept)
+    assert not [line for line in lines(kept) if "do: " in line or "./trispark" in line]
 
 
 def keep_compiled_in(root: Path, environment: dict[str, str]) -> str:
