@@ -289,13 +289,14 @@ class Variable(Strict):
 
     def _error(self, wrong: _Wrong, where: str) -> TrisparkError:
         right = self.right_spelling(wrong.observed)
+        correct = f"the value of {self.name}" if where.endswith(self.name) else f"{self.name} in {where}"
         return TrisparkError(
             wrong.error_id,
             f"{self.name} has a wrong value",
             where=where,
             expected=wrong.expected,
             observed=self.shown(wrong.observed),
-            remedy=f"correct {self.name} in {where}" if right is None else f"write {self.name}={right} in {where}",
+            remedy=f"correct {correct}" if right is None else f"write {self.name}={right} in {where}",
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -378,13 +378,15 @@ class Catalog:
             return Choice(feature, None, sets)
         offered = {format_value(known): known for known in self.sweep_values(feature, held)}
         if value not in offered:
+            ruled_out = self.features.get(f"{feature}_{value}")
+            reason = ruled_out.unavailable_reason if ruled_out else None
             raise TrisparkError(
                 "TS-FEATURE-VALUE",
                 f"{feature} is a sweep over {entry.sweep.name}",
                 where,
                 expected="one of " + ", ".join(offered) + " (the baseline has another of its values)",
-                observed=value or "no value",
-                remedy=f"-e value={next(iter(offered))}",
+                observed=(value or "no value") + (f", which is ruled out: {reason}" if reason else ""),
+                remedy=f"-e value={_nearest(value or '', list(offered))}",
             )
         also = self._typed(entry.sweep.also.get(value, {}), where)
         return Choice(
@@ -568,6 +570,15 @@ class Catalog:
                 tried = f"./trispark play stage_{entry.stages[0]} -e feature={feature}"
                 return f"remove it there; {tried} tries another value"
         return "remove it there"
+
+
+def _nearest(value: str, offered: Sequence[str]) -> str:
+    """Of some values as text the one that is meant, by its number where all are numbers."""
+    try:
+        wanted = float(value)
+        return min(offered, key=lambda each: abs(float(each) - wanted))
+    except ValueError:
+        return next(iter(difflib.get_close_matches(value, offered, n=1)), offered[0])
 
 
 def load_catalog(root: Path) -> Catalog:

@@ -132,6 +132,43 @@ def test_what_is_shared_names_the_playbooks_that_import_it() -> None:
     assert shared >= 2
 
 
+def durations() -> dict[str, str]:
+    """Last cell of the rows of verbs, and of playbooks as `play NAME`; "the same" is that of stage B."""
+    found = {}
+    for heading, prefix in (("Verbs of `./trispark`", ""), ("Playbooks", "play ")):
+        section = re.split(r"^## ", REFERENCE.split(f"## {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+        for line in section.splitlines():
+            if row := re.match(r"\| `([a-z_ ]+)` \|.*\| ([^|]*) \|$", line):
+                found[prefix + row[1]] = row[2].strip()
+    return {name: found["play stage_b"] if text == "the same" else text for name, text in found.items()}
+
+
+def test_the_readme_gives_the_durations_of_the_reference() -> None:
+    known = durations()
+    text = (ROOT / "README.md").read_text(encoding="utf-8").split("## Day to day", 1)[1]
+    rows = re.findall(r"^\| `\./trispark ([a-z_ ]+?)(?: [^a-z`][^`]*)?`.*\| ([^|]*) \|$", text, re.MULTILINE)
+    rows = [(name.removesuffix(" -e feature"), takes) for name, takes in rows]
+    assert {"demo", "lab up", "lab down", "play stage_a", "play stage_c", "play rollback", "report"} <= {
+        name for name, _ in rows
+    }
+    assert {name: takes for name, takes in rows if takes != known[name]} == {}
+    for verb, playbook in (
+        ("lab up", "lab_up"),
+        ("lab down", "lab_down"),
+        ("status", "status"),
+        ("bench run", "bench"),
+        ("bench rounds", "rounds"),
+        ("quality", "quality"),
+    ):
+        assert known[verb] == known[f"play {playbook}"], verb
+
+
+def test_the_readme_names_the_verbs_of_every_day() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8").split("## Day to day", 1)[1].split("\n## ", 1)[0]
+    wanted = {"report", "compare", "records diff", "quality", "bench run", "bench rounds", "lab shell", "play confirm"}
+    assert {name for name in wanted if not re.search(rf"`(\./trispark )?{name}[ `]", text)} == set()
+
+
 def test_every_check_id_is_in_the_table() -> None:
     found = check_ids()
     assert {"boot.ready", "canary.text", "engram.packed", "identity.image_digest"} <= found

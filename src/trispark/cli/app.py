@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from trispark import __version__
 from trispark.cli import exit_codes
@@ -361,8 +362,18 @@ def lab_status(as_json: JsonOption = False) -> None:
         terminal.json({"site": LAB, **state})
 
 
-@lab_app.command("shell", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def lab_shell(context: typer.Context, node: Annotated[str, typer.Argument(help="spark0, spark1 or spark2.")]) -> None:
+class ShellCommand(TyperCommand):
+    """`lab shell`, whose usage shows the command that may follow."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
+
+
+@lab_app.command("shell", cls=ShellCommand, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def lab_shell(
+    context: typer.Context,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="spark0, spark1 or spark2.")],
+) -> None:
     """A shell on a node as user trispark (sudo for root), or a command after --: words, or one text for its shell."""
     from trispark.lab.status import shell_command
 

@@ -76,7 +76,8 @@ def run_plan(repo: Path, site: str, stage: str, extra: Iterable[str], sets: Iter
 def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     """One plan for a person, without its refusals."""
     name = f"{plan['feature']}={plan['value']}" if plan["value"] is not None else plan["feature"]
-    yield f"plan {plan['id']}: stage {plan['stage']}, {f'{name}: ' if name else ''}{plan['title']}"
+    refused = " (refused, no trial is made of it)" if plan["refusals"] else ""
+    yield f"plan {plan['id']}{refused}: stage {plan['stage']}, {f'{name}: ' if name else ''}{plan['title']}"
     yield f"  engine      {plan['engine']}, image: {plan['image']}"
     if plan["promoted"]:
         yield f"  promoted    by {plan['promoted']['record']}: {_settings(plan['promoted']['settings'])}"

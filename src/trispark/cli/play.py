@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import textwrap
 from collections.abc import Callable, Iterable
 from itertools import takewhile
 from pathlib import Path
@@ -44,15 +47,22 @@ def _header(path: Path) -> list[str]:
     return list(takewhile(lambda line: line.startswith("#"), (line for line in lines if line != "---")))
 
 
+def _hanging(line: str, width: int) -> str:
+    """A name and its text, wrapped below the text's first word."""
+    name, gap, text = re.split(r"(\s+)", line, maxsplit=1)
+    indent = " " * (2 + len(name) + len(gap))
+    wrapped = textwrap.wrap(text, max(20, width - len(indent)), break_on_hyphens=False)
+    return f"  {name}{gap}" + f"\n{indent}".join(wrapped)
+
+
 class PlayCommand(TyperCommand):
     """`play`, whose help lists the playbooks as they are now."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        from rich.markup import escape
-
-        listed = playbook_lines(Path(__file__).resolve().parents[3] / "playbooks")
-        self.epilog = "\n\n".join(["Playbooks:", *map(escape, listed)])
         super().format_help(ctx, formatter)
+        listed = playbook_lines(Path(__file__).resolve().parents[3] / "playbooks")
+        width = max(40, min(shutil.get_terminal_size().columns, 120))
+        formatter.write("\n".join([" Playbooks:", *(_hanging(line, width) for line in listed)]) + "\n")
 
 
 def parse_extra(pairs: Iterable[str]) -> dict[str, str]:

@@ -398,6 +398,46 @@ def test_play_help_lists_the_playbooks_with_their_first_line() -> None:
     assert not {"name_site", "run_boot", "run_verify", "trial"} & names
 
 
+def test_play_help_wraps_a_line_below_its_text() -> None:
+    _, out, _ = ask(REPOSITORY, "play", "--help")
+    listed = out[out.index(" Playbooks:") + 1 :]
+    column = 2 + max(len(line.split()[0]) for line in playbook_lines(REPOSITORY / "playbooks")) + 2
+    wrapped = [line for line in listed if line and not line[2:3].strip()]
+    assert column > 10
+    assert len(wrapped) > 10
+    assert all(line[:column].isspace() and not line[column].isspace() for line in wrapped)
+
+
+def test_lab_shell_shows_that_a_command_may_follow() -> None:
+    _, out, _ = ask(REPOSITORY, "lab", "shell", "--help")
+    assert any(line.strip().endswith("[-- COMMAND...]") for line in out if "Usage" in line)
+
+
+@pytest.mark.parametrize(
+    ("value", "observed", "remedy"),
+    [
+        ("7", "7, which is ruled out: no time is spent on 7 before 5 shows", "-e value=5"),
+        ("1", "1", "-e value=2"),
+        ("4.4", "4.4", "-e value=4"),
+        ("five", "five", "-e value=2"),
+    ],
+)
+def test_a_value_that_is_not_offered_has_its_reason_and_the_nearest_one(
+    root: Path, value: str, observed: str, remedy: str
+) -> None:
+    status, _, err = ask(root, "plan", "b", "-e", "feature=block_size", "-e", f"value={value}")
+    assert status == exit_codes.REFUSED
+    assert f"; observed: {observed}" in err
+    assert err.endswith(f"; do: {remedy}\n")
+
+
+def test_a_refused_plan_is_marked_and_says_once_what_to_correct(root: Path) -> None:
+    _, out, err = ask(root, "plan", "c", "-e", "feature=wo_a", "--set", "DSPARK_BLOCK_SIZE=99")
+    assert " (refused, no trial is made of it): stage c" in out[1]
+    assert err.endswith("; do: correct the value of DSPARK_BLOCK_SIZE\n")
+    assert "refused" not in ask(root, "plan", "c", "-e", "feature=wo_a")[1][1]
+
+
 def test_status_without_a_lab_says_what_to_do(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lab_module, "lab_is_down", lambda repo: True)
     status, out, err = ask(root, "status", "--json")
@@ -506,8 +546,8 @@ class Verdicts:
             ("valid",) * 8,
             None,
             [
-                "keep the baseline; try again with what the reason names; the second command shows what two of the boots "
-                "ran:",
+                "keep the baseline; try again with what the reason names; "
+                "the second command shows what two of the boots ran:",
                 "  ./trispark play stage_c --site lab -e feature=wo_a",
                 "  ./trispark records diff b0 b1 --site lab",
             ],
