@@ -282,6 +282,8 @@ class Catalog:
                 return None
             raise TrisparkError("TS-FEATURE-MISSING", "no feature given", where, expected, "nothing", remedy)
         if feature not in self.features:
+            if not difflib.get_close_matches(feature, can, n=1):
+                remedy = self._elsewhere(feature) or remedy
             raise TrisparkError("TS-FEATURE-UNKNOWN", "the feature is unknown", where, expected, feature, remedy)
         if feature not in names:
             belongs = ", ".join(f"stage {s}" for s in self.features[feature].stages)
@@ -292,6 +294,12 @@ class Catalog:
             raise TrisparkError("TS-FEATURE-STAGE", f"{feature} belongs to {belongs}", where, expected, feature, remedy)
         self.require_available(feature)
         return feature
+
+    def _elsewhere(self, feature: str) -> str | None:
+        """How the feature of another stage is tried whose name is the nearest to one that is unknown."""
+        tried = [name for name, entry in self.features.items() if entry.available and entry.tried and entry.stages]
+        near = difflib.get_close_matches(feature, tried, n=1)
+        return f"./trispark play stage_{self.features[near[0]].stages[0]} -e feature={near[0]}" if near else None
 
     def require_feature(self, feature: str) -> Feature:
         """The entry. Raises TS-FEATURE-UNKNOWN."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,13 +46,14 @@ def plan_arguments(ground: Ground, extra: Iterable[str]) -> tuple[str | None, st
     ground.catalog.refuse_misplaced({name: "-e; a what-if is given by --set" for name in given if name not in NAMES})
     for name in given:
         if name not in NAMES:
+            near = difflib.get_close_matches(name, NAMES, n=1)
             raise TrisparkError(
                 id="TS-CLI-EXTRA",
                 what=f"a plan takes no -e {name}",
                 where="-e",
                 expected=" and ".join(f"-e {each}" for each in NAMES),
                 observed=name,
-                remedy=f"leave out -e {name}; a what-if is given by --set",
+                remedy=f"-e {near[0]}={given[name]}" if near else f"leave out -e {name}; a what-if is given by --set",
             )
     return given.get("feature") or None, given.get("value") or None, read_boots(given.get("boots", ""))
 

@@ -431,6 +431,20 @@ def test_a_value_that_is_not_offered_has_its_reason_and_the_nearest_one(
     assert err.endswith(f"; do: {remedy}\n")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (["c", "-e", "featre=wo_a"], "-e feature=wo_a"),
+        (["c", "-e", "feature=wo_a", "-e", "boot=6"], "-e boots=6"),
+        (["c", "-e", "feature=wo_b"], "-e feature=wo_a"),
+        (["c", "-e", "feature=blok_size"], "./trispark play stage_b -e feature=block_size"),
+        (["c", "-e", "feature=zzz"], "name one of them"),
+    ],
+)
+def test_a_plan_that_is_misspelled_says_the_nearest_name(root: Path, arguments: list[str], remedy: str) -> None:
+    assert ask(root, "plan", *arguments)[2].endswith(f"; do: {remedy}\n")
+
+
 def test_a_refused_plan_is_marked_and_says_once_what_to_correct(root: Path) -> None:
     _, out, err = ask(root, "plan", "c", "-e", "feature=wo_a", "--set", "DSPARK_BLOCK_SIZE=99")
     assert " (refused, no trial is made of it): stage c" in out[1]
@@ -450,6 +464,7 @@ def test_status_without_a_lab_says_what_to_do(root: Path, monkeypatch: pytest.Mo
 def plan_with(**parts: Any) -> dict[str, Any]:
     plan = {
         "id": "p0",
+        "refusals": [],
         "stage": "c",
         "feature": "wo_a",
         "value": None,
