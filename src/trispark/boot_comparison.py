@@ -81,18 +81,18 @@ def _no_boot(names: str, name: str, chains: Sequence[Sequence[Record]]) -> Trisp
     """A trial is named as one, with what its boots are asked by."""
     numbered = [record for record in chains[0] if name == str(record["seq"])]
     others = numbered or [record for chain in chains for record in chain if name == record["id"]]
-    what, remedy = "there is no such boot", "./trispark records list"
+    observed, remedy = name[:80] or "nothing between two commas", "./trispark records list"
     if name and others:
-        what = f"{name[:80]} is a trial and no boot"
-        boots = [str(boot["boot_id"]) for boot in others[0].get("boots") or ()]
-        if boots:
-            remedy = f"./trispark report {others[0]['id']} shows that trial; its boots: {', '.join(boots)}"
+        trial = str(others[0]["id"])
+        boots = ", ".join(str(boot["boot_id"]) for boot in others[0].get("boots") or ())
+        observed = f"{name[:80]}, the trial {trial}"
+        remedy = f"./trispark report {trial} shows that trial" + (f"; its boots: {boots}" if boots else "")
     return TrisparkError(
         "TS-COMPARE-BOOT",
-        what,
+        "that is a trial and no boot" if name and others else "there is no such boot",
         where=names[:80],
         expected="numbers or ids of boots, or generations with measured boots, with commas between",
-        observed=name[:80] or "nothing between two commas",
+        observed=observed,
         remedy=remedy,
     )
 
