@@ -27,7 +27,8 @@ SELF: Final = Path(__file__).name
 
 HEAD: Final = """# Error ids
 
-Every failure is one line that begins with one of these ids: `ID: what; where: …; expected: …; observed: …; do: …`.
+Every failure is one line with one of these ids, after the nodes that say so.
+Its form: `ID: what; where: …; expected: …; observed: …; do: …`.
 Ids are stable, texts are not. `…` stands for what the line fills in.
 Written from the sources by `python -m trispark.reference --write`; a test compares the two.
 """
