@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from trispark.boot_plan import owned_rows, table_rows
 from trispark.controller_action import ControllerAction, failure
 from trispark.errors import TrisparkError
-from trispark.gate_result import GateResult
+from trispark.gate_result import GateResult, failed_line
 from trispark.gates import evaluate, evaluate_after_load, failed
 from trispark.resolve import restore
 
@@ -34,10 +34,9 @@ class ActionModule(ControllerAction):
         gates = [result.as_dict() for result in results]
         bad = failed(results)
         if bad or not results:
-            first = bad[0].line() if bad else "no gate was judged"
-            more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+            line = failed_line(bad, given["plan"]) if bad else "no gate was judged"
             check_id = bad[0].check_id if bad else "gates"
-            return {"failed": True, "changed": False, "msg": f"{first}{more}", "check_id": check_id, "gates": gates}
+            return {"failed": True, "changed": False, "msg": line, "check_id": check_id, "gates": gates}
         return {"changed": False, "gates": gates}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trispark.boot_plan import Moment, Project, plan_arm, plan_stored
+from trispark.boot_plan import Moment, Project, plan_arm, plan_stored, require_given
 from trispark.controller_action import ControllerAction
 from trispark.record_chain import heads_of, leading_head
 from trispark.records import RecordCache
@@ -20,7 +20,7 @@ class ActionModule(ControllerAction):
         "stage": {"type": "str", "default": ""},
         "feature": {"type": "str", "default": ""},
         "value": {"type": "str", "default": ""},
-        "arm": {"type": "str", "choices": ["", "baseline", "candidate", "stored"], "default": ""},
+        "arm": {"type": "str", "choices": ["", "baseline", "candidate", "stored", "none"], "default": ""},
         "purpose": {"type": "str", "choices": ["serve", "trial", "restore", "rollback", "verify"], "required": True},
         "trial": {"type": "str", "default": ""},
         "slot": {"type": "int", "default": -1},
@@ -35,6 +35,16 @@ class ActionModule(ControllerAction):
     }
 
     def work(self, given: dict[str, Any]) -> dict[str, Any]:
+        misplaced = dict.fromkeys(given["variables"], "-e or a variable of the inventory")
+        if given["arm"] == "none":
+            require_given(
+                Project.load(Path(given["root"]).resolve(), given["site"]),
+                stage=given["stage"],
+                feature=given["feature"],
+                misplaced=misplaced,
+                seen_site=given["site_variables"],
+            )
+            return {"changed": False}
         if given["arm"] == "stored":
             plan = plan_stored(
                 purpose=given["purpose"], stored=given["stored"], statuses=given["statuses"], moment=Moment.current()
@@ -54,7 +64,7 @@ class ActionModule(ControllerAction):
                 check=given["check"],
                 measure=given["measure"],
                 statuses=given["statuses"],
-                misplaced=dict.fromkeys(given["variables"], "-e or a variable of the inventory"),
+                misplaced=misplaced,
                 seen_site=given["site_variables"],
                 moment=Moment.current(),
             )

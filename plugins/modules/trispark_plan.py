@@ -30,9 +30,11 @@ options:
     type: str
     default: ""
   arm:
-    description: What to plan; V(stored) takes it from O(stored). Where it is empty, O(feature) asks for the candidate.
+    description:
+      - What to plan; V(stored) takes it from O(stored). Where it is empty, O(feature) asks for the candidate.
+      - V(none) plans nothing. It refuses what was given wrongly, before a node is asked.
     type: str
-    choices: ["", baseline, candidate, stored]
+    choices: ["", baseline, candidate, stored, none]
     default: ""
   purpose:
     description: Why it is booted; only V(serve) and V(rollback) make a generation good.

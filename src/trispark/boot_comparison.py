@@ -54,27 +54,47 @@ class BootComparison:
         return asdict(self)
 
 
-def choose_boots(names: str, records: Sequence[Record]) -> list[Record]:
+def choose_boots(names: str, records: Sequence[Record], older: Sequence[Sequence[Record]] = ()) -> list[Record]:
     """Boot records by what a person wrote: numbers, boot ids or generations, with commas between; oldest first.
 
-    A generation stands for all of its measured boots. Raises TS-COMPARE-BOOT for what is no boot here.
+    A generation stands for all of its measured boots. `older`: chains of nodes that were made anew, the newest first;
+    what `records` do not have is taken from them, never by number. Raises TS-COMPARE-BOOT for what is no boot here.
     """
-    boots = [record for record in records if record["kind"] == "boot"]
+    chains = [records, *older]
     chosen: dict[str, Record] = {}
     for name in (part.strip() for part in names.split(",")):
-        found = [each for each in boots if name in (str(each["seq"]), each["boot_id"])]
-        found = found or [each for each in boots if each["resolved"]["generation"] == name and each["bench"]]
+        found = next((boots for chain in chains if (boots := _named(name, chain, numbers=chain is records))), [])
         if not name or not found:
-            raise TrisparkError(
-                "TS-COMPARE-BOOT",
-                "there is no such boot",
-                where=names[:80],
-                expected="numbers or ids of boots, or generations with measured boots, with commas between",
-                observed=name[:80] or "nothing between two commas",
-                remedy="./trispark records list",
-            )
+            raise _no_boot(names, name, chains)
         chosen |= {str(each["boot_id"]): each for each in found}
-    return sorted(chosen.values(), key=lambda record: int(record["seq"]))
+    age = [str(each["boot_id"]) for chain in reversed(chains) for each in chain if each["kind"] == "boot"]
+    return [chosen[boot_id] for boot_id in dict.fromkeys(age) if boot_id in chosen]
+
+
+def _named(name: str, chain: Sequence[Record], *, numbers: bool) -> list[Record]:
+    boots = [record for record in chain if record["kind"] == "boot"]
+    found = [each for each in boots if name == each["boot_id"] or (numbers and name == str(each["seq"]))]
+    return found or [each for each in boots if each["resolved"]["generation"] == name and each["bench"]]
+
+
+def _no_boot(names: str, name: str, chains: Sequence[Sequence[Record]]) -> TrisparkError:
+    """A trial is named as one, with what its boots are asked by."""
+    numbered = [record for record in chains[0] if name == str(record["seq"])]
+    others = numbered or [record for chain in chains for record in chain if name == record["id"]]
+    observed, remedy = name[:80] or "nothing between two commas", "./trispark records list"
+    if name and others:
+        trial = str(others[0]["id"])
+        boots = ", ".join(str(boot["boot_id"]) for boot in others[0].get("boots") or ())
+        observed = f"{name[:80]}, the trial {trial}"
+        remedy = f"./trispark report {trial} shows that trial" + (f"; its boots: {boots}" if boots else "")
+    return TrisparkError(
+        "TS-COMPARE-BOOT",
+        "that is a trial and no boot" if name and others else "there is no such boot",
+        where=names[:80],
+        expected="numbers or ids of boots, or generations with measured boots, with commas between",
+        observed=observed,
+        remedy=remedy,
+    )
 
 
 def compare_boots(first: Sequence[Record], second: Sequence[Record], noise: SiteNoise | None = None) -> BootComparison:

@@ -116,6 +116,24 @@ def is_serving(statuses: Answers, generation: str, ranks: int) -> bool:
     )
 
 
+def require_given(
+    project: Project, *, stage: str, feature: str, misplaced: Mapping[str, str], seen_site: Mapping[str, Any]
+) -> None:
+    """What can be refused before any node is asked or prepared, by the same words as when the boot is planned.
+
+    Raises TS-FEATURE-*, TS-STAGE-*, and what misplaced variables and other values of the site are refused with.
+    """
+    project.catalog.refuse_misplaced(misplaced)
+    project.site.refuse_other_values(seen_site)
+    _require_no_trial(project, stage, feature)
+
+
+def _require_no_trial(project: Project, stage: str, feature: str) -> None:
+    """A stage without trials has no feature of its own to try."""
+    if stage and not is_confirmation(stage) and not project.catalog.stages[project.catalog.stage_letter(stage)].trial:
+        project.catalog.select(stage, feature or None, project.site.engine)
+
+
 def plan_arm(
     project: Project,
     *,
@@ -152,8 +170,7 @@ def plan_arm(
     TS-CONFIRM-*.
     """
     arm = arm or ("candidate" if feature else "baseline")
-    project.catalog.refuse_misplaced(misplaced)
-    project.site.refuse_other_values(seen_site)
+    require_given(project, stage="", feature="", misplaced=misplaced, seen_site=seen_site)
     require_nodes(project.site, statuses)
     for node, status in sorted(statuses.items()):
         refuse_damage(node, status)
@@ -161,8 +178,8 @@ def plan_arm(
     selected: str | None = None
     if arm == "candidate" or (arm == "baseline" and purpose == "trial" and feature):
         selected = _selected(project, stage, feature)
-    elif stage and not is_confirmation(stage) and not project.catalog.stages[project.catalog.stage_letter(stage)].trial:
-        project.catalog.select(stage, feature or None, project.site.engine)
+    else:
+        _require_no_trial(project, stage, feature)
     arms = _arms(project, selected, value, held)
     resolution = arms.candidate if arm == "candidate" else arms.baseline
     if check and arms.check is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,3 +27,13 @@ class GateResult:
     def as_dict(self) -> dict[str, Any]:
         """JSON form."""
         return asdict(self)
+
+
+def failed_line(bad: Sequence[GateResult], plan: Mapping[str, Any]) -> str:
+    """The first of the failed gates, and where the others can be read: a look that is no boot leaves no record."""
+    first, more = bad[0].line(), len(bad) - 1
+    if not more:
+        return first
+    boot = f"./trispark records show {plan['boot_id']} has them"
+    place = "the events of this run have them" if plan["purpose"] == "verify" else boot
+    return f"{first} (and {more} more: {place})"

@@ -414,11 +414,8 @@ class _Gates:
             text, reason = _answer(self.canary.get("body"))
             observed = f"HTTP {self.canary.get('status')}, {text!r}, finish_reason {reason}"
         ok = observed == expected
-        return [
-            GateResult(
-                "canary.text", None, ok, expected, observed, "" if ok else "compare shards and image of all ranks"
-            )
-        ]
+        remedy = "compare shards and image of all ranks, or, after a repair of shards, boot again"
+        return [GateResult("canary.text", None, ok, expected, observed, "" if ok else remedy)]
 
     def warmup_batch(self, answers: Sequence[Mapping[str, Any]]) -> list[GateResult]:
         """As many requests at once as there are slots, every one answered in Latin prose."""

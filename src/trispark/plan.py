@@ -2,7 +2,7 @@
 
 A plan is a JSON object without time and randomness, so the same tree gives the same bytes:
     schema_version, id (`p` and 16 hex digits of the hash of all the rest), site, engine
-    image, bench_image      references of the engine's and the load client's image, or "not built yet"
+    image, bench_image      references of the engine's and the load client's image, or "not in the inventory yet"
     stage, feature, value, title
     base        features that both arms hold because the tried one needs them
     overrides   what `--set` gave and both arms hold
@@ -42,7 +42,7 @@ from trispark.noise_floor import SiteNoise, kept_noise
 from trispark.promoted import cached, settings_of
 from trispark.records import RecordCache
 from trispark.resolve import Resolution, arm_problems, resolve, resolve_arms
-from trispark.site import Site, load_site
+from trispark.site import LAB, Site, load_site
 from trispark.stage_playbook import CONFIRM, is_confirmation
 from trispark.workloads import SHORT
 
@@ -50,7 +50,7 @@ PLAN_VERSION: Final = 1
 PLACEHOLDER_IMAGE: Final = "not-built.invalid/engine@sha256:" + "0" * 64
 """Stands for an image that does not exist yet (the lab's are made by `lab up`). For planning alone: nothing can pull
 it, and whoever runs asks the site for its own (TS-SITE-IMAGES)."""
-NOT_BUILT: Final = "not built yet"
+NO_IMAGE: Final = "not in the inventory yet"
 VERDICTS: Final = ("fits", "edge", "unsafe")
 """Of a memory budget, from the best to the worst."""
 HIDDEN: Final = "(value not shown)"
@@ -112,7 +112,7 @@ class Ground:
     def load(cls, root: Path, site_name: str) -> Ground:
         """Raises TS-SITE-*, TS-CATALOG-*, TS-YAML-*, TS-BASELINE-READ, TS-STATS-NOISEFILE."""
         site, catalog = load_site(root / "inventory" / site_name, images="optional"), load_catalog(root)
-        image = site.engine_image or NOT_BUILT
+        image = site.engine_image or NO_IMAGE
         if site.engine_image is None:
             site = site.model_copy(update={"engine_image": PLACEHOLDER_IMAGE})
         promoted = cached(root, site_name)
@@ -254,7 +254,7 @@ class _Maker:
             "site": site.name,
             "engine": site.engine,
             "image": ground.image,
-            "bench_image": site.bench_image or NOT_BUILT,
+            "bench_image": site.bench_image or NO_IMAGE,
             "stage": self.letter,
             "feature": None if choice is None else choice.feature,
             "value": None if choice is None or choice.value is None else format_value(choice.value),
@@ -525,11 +525,15 @@ class _Maker:
     def _notes(self, cells: Sequence[Mapping[str, Any]]) -> list[str]:
         site, entry, choice = self.ground.site, self.entry, self.choice
         notes = list(self.remarks)
-        if self.ground.image == NOT_BUILT:
+        if self.ground.image == NO_IMAGE:
+            until = "site_engine_image is set"
+            if site.name == LAB:
+                until = "./trispark lab up, which takes kept images where they are there"
             notes.append(
-                "image: not built yet: generations are those of a placeholder, another plan follows when it is there"
+                f"image: not in the inventory until {until}: generations are those of a placeholder, another plan "
+                "follows then"
             )
-        if not site.configured and site.name != "lab":
+        if not site.configured and site.name != LAB:
             notes.append("the site is not configured: planned from the files as they are")
         if site.boot_minutes is None:
             notes.append(

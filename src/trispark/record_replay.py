@@ -14,7 +14,7 @@ from typing import Any, Final
 from trispark.bench_plan import bench_input, client_input, input_changes
 from trispark.drift import Drift, in_words, resolved_drift
 from trispark.errors import TrisparkError
-from trispark.plan import NOT_BUILT, Ground, plan_on
+from trispark.plan import NO_IMAGE, Ground, plan_on
 from trispark.records import resolved_part
 from trispark.resolve import Arms, Resolution, resolve, resolve_arms
 from trispark.stage_playbook import feature_arguments, playbook_of
@@ -117,7 +117,7 @@ def _boot_inputs(ground: Ground, record: Record, now: Resolution) -> list[Drift]
     """Pinned inputs of a boot that are gone or differ."""
     found: list[Drift] = []
     resolved = resolved_part(ground.catalog.allowlist, now)
-    if ground.image == NOT_BUILT:
+    if ground.image == NO_IMAGE:
         found.append(Drift("resolved", "image", record["resolved"]["image"], None))
         resolved["image"] = record["resolved"]["image"]
     found += resolved_drift(record["resolved"], resolved)
@@ -144,7 +144,7 @@ def _trial_inputs(ground: Ground, record: Record, records: Sequence[Record], now
         side = _side(ground, now, arm, boots[0] if boots else None)
         if boots:
             found += [drift for drift in _boot_inputs(ground, boots[0], side) if drift not in found]
-        elif ground.image == NOT_BUILT:
+        elif ground.image == NO_IMAGE:
             found.append(Drift("resolved", "image", f"that of {record['resolved'][arm]}", None))
         elif side.id != record["resolved"][arm]:
             found.append(Drift("resolved", f"generation of the {arm}", record["resolved"][arm], side.id))

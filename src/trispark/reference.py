@@ -27,7 +27,8 @@ SELF: Final = Path(__file__).name
 
 HEAD: Final = """# Error ids
 
-Every failure is one line that begins with one of these ids: `ID: what; where: …; expected: …; observed: …; do: …`.
+Every failure is one line with one of these ids, after the nodes that say so.
+Its form: `ID: what; where: …; expected: …; observed: …; do: …`.
 Ids are stable, texts are not. `…` stands for what the line fills in.
 Written from the sources by `python -m trispark.reference --write`; a test compares the two.
 """
@@ -117,30 +118,34 @@ WRITTEN: Final = {
         "send temperature 0, or start the engine with block verification",
     ),
     "TS-ENGRAM-CONTENT": (
-        "a shard under our name does not hold the checkpoint's rows; nothing is served from it",
-        "find out why, then ./trispark engram pack --repair",
+        "a shard under our name does not hold the checkpoint's rows; no boot serves from it, an engine that runs may",
+        "./trispark play stop if an engine runs, find out why, then ./trispark engram pack --repair and boot again",
     ),
     "TS-ENGRAM-HEADER": (
-        "a shard under our name is of another layer, rank, size or format; nothing is served from it",
-        "find out why, then ./trispark engram pack --repair",
+        "a shard under our name is of another layer, rank, size or format; "
+        "no boot serves from it, an engine that runs may",
+        "./trispark play stop if an engine runs, find out why, then ./trispark engram pack --repair and boot again",
     ),
     "TS-ENGRAM-HOLES": (
-        "a shard has ranges that were never written and would be read as rows of zeros; nothing is served from it",
+        "a shard has ranges that were never written and would be read as rows of zeros; "
+        "no boot serves from it, an engine that runs may",
         "find out why (a copy is made with cp --sparse=never), then ./trispark engram pack --repair",
     ),
     "TS-ENGRAM-LAYOUT": (
-        "a shard is of the other ownership layout than the site declares; nothing is served from it",
+        "a shard is of the other ownership layout than the site declares; "
+        "no boot serves from it, an engine that runs may",
         "correct site_engram_layout to what the engine image has, or ./trispark engram pack --repair",
     ),
     "TS-ENGRAM-MANIFEST": (
-        "a shard's manifest is damaged, or disagrees with file, checkpoint or site; nothing is served from it",
+        "a shard's manifest is damaged, or disagrees with file, checkpoint or site; "
+        "no boot serves from it, an engine that runs may",
         "./trispark engram verify --level deep says which is wrong, then ./trispark engram pack --repair",
     ),
     "TS-ENGRAM-MISSING": ("a shard of this rank is not there", "./trispark engram pack"),
     "TS-ENGRAM-PARTIAL": ("an interrupted pack left its temporary file", "./trispark engram pack, it packs again"),
     "TS-ENGRAM-SIZE": (
-        "a shard under our name is too short or too long; nothing is served from it",
-        "find out why, then ./trispark engram pack --repair",
+        "a shard under our name is too short or too long; no boot serves from it, an engine that runs may",
+        "./trispark play stop if an engine runs, find out why, then ./trispark engram pack --repair and boot again",
     ),
     "TS-ENGRAM-UNPROVEN": (
         "a shard has no manifest: it is of another tool, or packing was cut off just before",

@@ -10,9 +10,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 _TS_ID = re.compile(r"TS-[A-Z0-9]+-[A-Z0-9]+")
+_CHECK_ID: Final = re.compile(r"boot\.[a-z_]+: |[a-z][a-z0-9_]*\.[A-Za-z0-9_.-]+( on rank [0-9]+)?: expected ")
+"""How the line of a gate begins, and that of a rank that did not become ready."""
 _ANSIBLE_PREFIX = re.compile(r"^(?:[A-Z][^:]{0,40}: ){1,3}(?=TS-[A-Z0-9]+-[A-Z0-9]+)")
 _MAX_NOTES = 400
 WALK_PREFIX = "walk: "
@@ -34,6 +36,12 @@ class FailedEvent:
     @property
     def has_id(self) -> bool:
         return _TS_ID.match(self.message) is not None
+
+    @property
+    def said(self) -> str:
+        """The message, with the task's name before it where it names no error and no check itself."""
+        named = self.has_id or _CHECK_ID.match(self.message) is not None
+        return self.message if named else f"{self.task}: {self.message}"
 
 
 @dataclass(frozen=True)
@@ -243,7 +251,7 @@ def error_lines(failures: list[FailedEvent], limit: int = 8) -> list[str]:
     with_id = [failure for failure in failures if failure.has_id]
     nodes: dict[tuple[str, str], list[str]] = {}
     for failure in with_id or failures:
-        message = failure.message if failure.has_id else f"{failure.task}: {failure.message}"
+        message = failure.said
         prefix = "unreachable" if failure.unreachable else ""
         nodes.setdefault((prefix, message), []).append(failure.node)
     lines = []

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 GOOD = ("ok", "adopted")
-PUBLISHED = ("files", "others", "network", "skipped_level")
+PUBLISHED = ("files", "others", "network", "serving", "skipped_level")
+BOOT_AGAIN = "boot again (./trispark play stage_a): an engine that runs keeps the file that it has opened"
+STOP_IT = "runs and may serve wrong rows of what it has opened; ./trispark play stop stops it"
 
 
 def size(count: int) -> str:
@@ -30,6 +32,9 @@ def shard_lines(answer: Mapping[str, Any], node: str, check: bool = False) -> li
         )
     if skipped := answer.get("skipped_level"):
         lines.append(f"{node} check mode: level {skipped} was not run, the files were looked at at the quick level")
+    if serving := ", ".join(answer.get("serving") or ()):
+        replaced = any(file["action"] == "repaired" for file in answer["files"]) and not check
+        lines.append(f"{node} {BOOT_AGAIN}: {serving}" if replaced else f"{node} {serving} {STOP_IT}")
     return lines
 
 

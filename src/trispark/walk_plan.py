@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from trispark.errors import TrisparkError
-from trispark.plan import NOT_BUILT, Ground, kept_plan, plan_on, plans_of, require_same_plan
+from trispark.plan import NO_IMAGE, Ground, kept_plan, plan_on, plans_of, require_same_plan
 from trispark.resolve import resolve, resolve_arms
 from trispark.stage_playbook import CONFIRM, playbook_of
 from trispark_node.plain_json import parse_json
@@ -152,7 +152,7 @@ def plan_walk(
         for refusal in plan["refusals"]:
             raise TrisparkError(**refusal)
     _require_agreed(ground, plans, agreed)
-    if ground.image == NOT_BUILT:
+    if ground.image == NO_IMAGE:
         site.model_copy(update={"engine_image": None}).require_engine_image()
     resolved: dict[str, Mapping[str, Any]] = {}
     trials: list[TrialOfWalk] = []

@@ -52,6 +52,8 @@ ERROR_IDS = {
     NO_MANIFEST: "TS-ENGRAM-UNPROVEN",
 }
 """By severity: of several states the first one here names the error."""
+STOP = "./trispark play stop"
+NOT_WHAT_RUNS = "an engine that runs keeps what it has opened: boot again afterwards"
 ACTIONS = {MISSING: "packed", PARTIAL: "packed", NO_MANIFEST: "adopted"}
 
 
@@ -69,6 +71,12 @@ class Finding:
     @property
     def state(self) -> str:
         return self.judged.state
+
+    @property
+    def may_be_served(self) -> bool:
+        """Whether an engine that has this file open may read wrong rows. Not where every row was found right."""
+        rows_are_right = self.state == WRONG_MANIFEST and self.judged.checked == "whole"
+        return self.state not in (*GOOD, *MENDED) and not rows_are_right
 
     def action(self, repair: bool) -> str:
         """What `ensure` does about it."""
@@ -204,8 +212,11 @@ def _plan(
 
 
 def _answer(node: Node, request: EngramRequest, findings: list[Finding]) -> dict[str, Any]:
+    """`serving`: engines that run with a file open that is wrong, or that this call replaces."""
     own = [finding.shard.name for finding in findings]
+    wrong = any(finding.may_be_served for finding in findings)
     return {
+        "serving": engram_place.serving(node, request.directory) if wrong else [],
         "files": [finding.row(request) for finding in findings],
         "others": engram_place.others(request.directory, own, node.clock),
         "network": engram_place.network(node.procfs, request.checkpoint, _network_bytes(request, findings)),
@@ -225,12 +236,7 @@ def _network_bytes(request: EngramRequest, findings: list[Finding]) -> int:
 def _refused(node: Node, request: EngramRequest, findings: list[Finding]) -> AgentError:
     states = {finding.state for finding in findings}
     worst = next(state for state in ERROR_IDS if state in states)
-    remedy = "run playbooks/shards.yml (./trispark engram pack)"
-    if worst not in MENDED:
-        remedy = (
-            "find out whose file it is, then ./trispark engram pack --repair; "
-            "an engine that runs keeps what it has opened: boot again afterwards"
-        )
+    answer = _answer(node, request, findings)
     return AgentError(
         ERROR_IDS[worst],
         f"not every packed shard of rank {request.rank} of {request.tp} is the checkpoint's",
@@ -241,9 +247,23 @@ def _refused(node: Node, request: EngramRequest, findings: list[Finding]) -> Age
             for finding in findings
             if finding.state not in GOOD
         ),
-        remedy=remedy,
-        extra=_answer(node, request, findings),
+        remedy=_remedy(worst, findings, answer["serving"]),
+        extra=answer,
     )
+
+
+def _remedy(worst: str, findings: list[Finding], serving: list[str]) -> str:
+    """What to do, first of all about an engine that has opened a wrong file."""
+    if worst in MENDED:
+        return "run playbooks/shards.yml (./trispark engram pack)"
+    first = "find out whose file it is"
+    if worst == WRONG_MANIFEST:
+        first = "./trispark engram verify --level deep tells which of the two is wrong, file or manifest"
+        if all(each.judged.checked == "whole" for each in findings if each.state == WRONG_MANIFEST):
+            first = "every row of the file was compared and is right, as with ./trispark engram verify --level deep: "
+            first += "the manifest is wrong"
+    stop = f"{STOP}: {', '.join(serving)} runs and may serve wrong rows of what it has opened; " if serving else ""
+    return f"{stop}{first}, then ./trispark engram pack --repair; {NOT_WHAT_RUNS}"
 
 
 def inspect(request: EngramRequest) -> list[Finding]:

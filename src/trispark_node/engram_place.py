@@ -97,3 +97,19 @@ def refuse_other_mount(node: Node, target: str, directory: Path) -> None:
                 observed=", ".join(sources) or "no such mount",
                 remedy="correct site_engram_dir (or node_engram_dir), or boot again so that the engine mounts it",
             )
+
+
+def serving(node: Node, directory: Path) -> list[str]:
+    """Names of engines of ours that run and have mounted `directory`; they keep the files that they have opened.
+
+    None is named where the Docker Engine does not answer: what lies on the disk is known all the same.
+    """
+    try:
+        containers = own(node.docker, ROLE_ENGINE)
+    except AgentError:
+        return []
+    return [
+        container.name
+        for container in containers
+        if container.alive and any(mount.source == str(directory) for mount in container.mounts)
+    ]

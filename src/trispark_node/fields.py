@@ -11,6 +11,9 @@ from typing import Any
 from trispark_node.errors import request_error
 
 _MISSING = object()
+NOTHING = "nothing"
+"""Observed where a key is missing or null."""
+MOST = 2**63 - 1
 
 GENERATION_ID = re.compile(r"g[0-9a-f]{16}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -43,7 +46,7 @@ class Fields:
         if value is None:
             if default is _MISSING:
                 raise request_error(
-                    f"{key} is missing", where=f"{self._where}.{key}", expected=expected, observed="nothing"
+                    f"{key} is missing", where=f"{self._where}.{key}", expected=expected, observed=NOTHING
                 )
             return default
         return value
@@ -74,8 +77,8 @@ class Fields:
             raise self._refuse(key, "an absolute path without ..", value)
         return value
 
-    def integer(self, key: str, default: Any = _MISSING, *, low: int = 0, high: int = 2**63 - 1) -> int:
-        expected = f"an integer {low}..{high}"
+    def integer(self, key: str, default: Any = _MISSING, *, low: int = 0, high: int = MOST) -> int:
+        expected = f"an integer {low}..{high}" if high != MOST else f"an integer of at least {low} and below 2^63"
         value = self._take(key, default, expected)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self._refuse(key, expected, value)

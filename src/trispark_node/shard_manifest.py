@@ -15,7 +15,7 @@ from trispark_node import VERSION, native_library, native_pack, ownership
 from trispark_node.canonical import canonical_json
 from trispark_node.engram_tables import Table
 from trispark_node.errors import AgentError
-from trispark_node.fields import Fields
+from trispark_node.fields import NOTHING, Fields
 from trispark_node.plain_json import parse_json
 from trispark_node.shard_format import Shard
 
@@ -109,22 +109,33 @@ def whole(chunks: tuple[str, ...]) -> str:
 
 def parse(content: bytes) -> Manifest:
     """Raises ValueError for anything but a whole manifest of this format in its canonical form."""
-    values = parse_json(content)
+    try:
+        values = parse_json(content)
+    except ValueError as error:
+        raise ValueError(f"it is no JSON object: {error}") from None
     if not isinstance(values, dict):
-        raise ValueError("no object")
+        raise ValueError("it is no JSON object")
     manifest = Manifest(values)
     # One form alone: no name twice, no NaN, nothing that another reader would take otherwise.
     if manifest.content() != content:
-        raise ValueError("not in canonical form")
+        raise ValueError("it is not in canonical form")
     try:
         _check(Fields(values, "manifest"))
     except AgentError as error:
-        raise ValueError(f"{error.what}: expected {error.expected}, found {error.observed}") from None
+        raise ValueError(_said(error)) from None
     if len(manifest.chunks) != -(-values["size"] // values["chunk_bytes"]):
         raise ValueError(f"{len(manifest.chunks)} chunks for {values['size']} bytes")
     if values["whole"] != whole(manifest.chunks):
         raise ValueError("whole is not the hash of its chunks")
     return manifest
+
+
+def _said(error: AgentError) -> str:
+    """A refusal of `Fields`, for who has a file before him and sent no request."""
+    key = error.where.partition(".")[2]
+    if error.observed == NOTHING:
+        return f"it lacks the key {key}"
+    return f"{key or 'it'} has the wrong form: expected {error.expected}, found {error.observed}"
 
 
 def _check(fields: Fields) -> None:

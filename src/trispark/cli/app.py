@@ -6,7 +6,7 @@ import json
 import os
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer.core import TyperCommand
@@ -36,6 +36,7 @@ from trispark.cli.records import (
     record_cache,
     replay_lines,
     replayed,
+    summaries,
     summary,
 )
 from trispark.cli.report import make_report
@@ -283,7 +284,7 @@ def play(
 
 @app.command()
 def report(
-    name: Annotated[str, typer.Argument(help="A trial's id or number of `records list`, or a campaign's name.")],
+    name: Annotated[str, typer.Argument(help="A trial's id (or its beginning) or number, or a campaign's name.")],
     form: Annotated[str, typer.Option("--format", help="html or md.")] = "html",
     out: Annotated[Path | None, typer.Option("--out", help="The file; without it one below .trispark.")] = None,
     site: SiteOption = None,
@@ -308,10 +309,13 @@ def compare(
     from trispark.boot_comparison import choose_boots, compare_boots
     from trispark.cli.compare import comparison_lines
     from trispark.noise_floor import kept_noise
+    from trispark.older_records import older_caches
 
     terminal, name = _begin(site, changing=False, offline=True)
-    records = record_cache(REPO, name).list()
-    found = compare_boots(choose_boots(first, records), choose_boots(second, records), kept_noise(REPO, name))
+    cache = record_cache(REPO, name)
+    records, older = cache.list(), [chain.list() for chain in older_caches(cache)]
+    chosen = [choose_boots(names, records, older) for names in (first, second)]
+    found = compare_boots(chosen[0], chosen[1], kept_noise(REPO, name))
     for line in comparison_lines(found):
         terminal.say(line)
     if as_json:
@@ -425,17 +429,22 @@ def site_check(
 
 
 @records_app.command("list")
-def records_list(site: SiteOption = None, as_json: JsonOption = False) -> None:
+def records_list(
+    older: Annotated[bool, typer.Option("--older", help="Also those of nodes that were made anew.")] = False,
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """All cached records, oldest first."""
     terminal, name = _begin(site, changing=False)
-    cache = record_cache(REPO, name)
-    summaries: list[dict[str, Any]] = [summary(cache, record, REPO) for record in cache.list()]
-    for one in summaries:
+    found, chains = summaries(record_cache(REPO, name), REPO, older=older)
+    for one in found:
         terminal.say(f"{one['seq']:>5}  {one['id']}  {one['kind'] or '-'}  {one['outcome'] or '-'}  {one['path']}")
-    if not summaries:
-        terminal.say("no records yet")
+    if not found:
+        terminal.say("no records yet" if older or not chains else "no records yet of these nodes")
+    if chains and not older:
+        terminal.say(f"records of nodes that were made anew (--older lists them): {', '.join(chains)}")
     if as_json:
-        terminal.json({"site": name, "records": summaries})
+        terminal.json({"site": name, "records": found, "older": chains})
 
 
 @records_app.command("show")
@@ -446,10 +455,11 @@ def records_show(
 ) -> None:
     """One record: indented, or as one line with --json."""
     terminal, name = _begin(site, changing=False)
-    cache = record_cache(REPO, name)
-    found = cache.show(record)
+    from trispark.older_records import find_record
+
+    chain, found = find_record(record_cache(REPO, name), record)
     if as_json:
-        terminal.json({"site": name, "path": summary(cache, found, REPO)["path"], "record": found})
+        terminal.json({"site": name, "path": summary(chain, found, REPO)["path"], "record": found})
     else:
         terminal.say(json.dumps(found, ensure_ascii=False, indent=2))
 

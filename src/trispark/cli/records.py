@@ -39,20 +39,37 @@ def summary(cache: RecordCache, record: Mapping[str, Any], repo: Path) -> dict[s
     }
 
 
-def checked(cache: RecordCache, key: str) -> dict[str, Any]:
-    """The record with this number or id, of the published shape, so that its parts can be relied on."""
+def summaries(cache: RecordCache, repo: Path, *, older: bool) -> tuple[list[dict[str, Any]], list[str]]:
+    """(summaries of all records, oldest first, directories of the older chains). `older`: with those of their records,
+    which come first and have `older` set."""
+    from trispark.older_records import older_caches
+
+    chains = older_caches(cache)
+    found = [
+        {**summary(chain, record, repo), "older": True}
+        for chain in reversed(chains if older else [])
+        for record in chain.list()
+    ]
+    found += [summary(cache, record, repo) for record in cache.list()]
+    return found, [str(chain.directory.relative_to(repo)) for chain in chains]
+
+
+def checked(cache: RecordCache, key: str) -> tuple[RecordCache, dict[str, Any]]:
+    """(its chain, the record) with this number or id, also of an older chain, of the published shape, so that its parts
+    can be relied on."""
+    from trispark.older_records import find_record
     from trispark.records import validate_record
 
-    record = cache.show(key)
+    chain, record = find_record(cache, key)
     validate_record(record)
-    return record
+    return chain, record
 
 
 def compared(cache: RecordCache, first: str, second: str) -> tuple[list[str], dict[str, Any]]:
     """(lines, JSON form) of what differs between two records. Raises TS-RECORD-UNKNOWN, -SCHEMA, -KIND."""
     from trispark.record_diff import diff_lines, diff_records
 
-    records = [checked(cache, key) for key in (first, second)]
+    records = [checked(cache, key)[1] for key in (first, second)]
     differences = diff_records(*records)
     names = " and ".join(f"{record['seq']} ({record['id']})" for record in records)
     form = {
@@ -70,8 +87,8 @@ def replayed(repo: Path, site: str, key: str) -> dict[str, Any]:
     """What `record_replay.replay` gives, with the command as one line. Raises TS-RECORD-REPLAY, -UNKNOWN, -SCHEMA."""
     from trispark.record_replay import replay
 
-    cache = record_cache(repo, site)
-    found = replay(repo, site, checked(cache, key), cache.list())
+    chain, record = checked(record_cache(repo, site), key)
+    found = replay(repo, site, record, chain.list())
     return {**found, "command": shlex.join(["./trispark", *found["command"]])}
 
 

@@ -141,7 +141,7 @@ def _overview(asked: Asked, trials: Sequence[Measured]) -> Section:
     for entry in entries:
         if not entry.trials:
             state = Cell(entry.state, "bad" if entry.state == "failed" else "open")
-            rows.append((entry.label, Cell(entry.walk, code=True), state, "", "no boot", "", shortened(entry.reason)))
+            rows.append((entry.label, Cell(entry.walk, code=True), state, "", "no record", "", shortened(entry.reason)))
         for source in entry.trials:
             place, trial = next(found)
             banner = banner_of(trial)

@@ -58,6 +58,10 @@ def banner_of(trial: Measured) -> Banner:
     """The verdict with its reason, or that there is none yet."""
     if trial.record is None:
         why = "No boot of it has left a record." if not trial.boots else f"{len(trial.boots)} boots have left a record."
+        if trial.source.ended is not None:
+            because = f" It ended because: {trial.source.ended}" if trial.source.ended else ""
+            said = "The trial ended before any of its changes was tried, so nothing is decided."
+            return Banner("NO VERDICT", "NOT TRIED", said, why + because, "open")
         return Banner("NO VERDICT", "UNFINISHED", "The trial has not ended, so nothing is decided.", why, "open")
     outcome = trial.outcome
     verdict, code = str(outcome["verdict"]), str(outcome.get("code") or "")
@@ -92,7 +96,7 @@ def summary_section(trial: Measured, prefix: str) -> Section:
             "Measured with the lab's miniature engine: it shows that a mechanism acts, and says nothing about a Spark."
         )
         blocks.append(Text(said, "open", notice=True))
-    if record is None:
+    if record is None and trial.source.ended is None:
         blocks.append(Text("The trial has not ended: there is no verdict, and what follows may change.", "open", True))
     if not trial.boots:
         blocks.append(Text("There is no record of a boot of this trial.", "open", notice=True))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from trispark.catalog import Catalog
-from trispark.gate_result import GateResult
+from trispark.gate_result import GateResult, failed_line
 from trispark.gates import canary_request, evaluate, evaluate_after_load, failed, judged_patterns
 from trispark.logparse import READ
 from trispark.resolve import Resolution, resolve
@@ -239,7 +239,25 @@ def test_wrong_answer_fails(
 @pytest.mark.parametrize("body", ["not json", "[]", '{"choices": []}', None, 7])
 def test_no_answer_fails(baseline: Resolution, healthy: Healthy, engram_rows: dict[int, int], body: object) -> None:
     answer = {"status": 200, "body": body}
-    assert bad(evaluate(baseline, healthy(baseline), answer, engram_rows)) == {("canary.text", None)}
+    results = evaluate(baseline, healthy(baseline), answer, engram_rows)
+    assert bad(results) == {("canary.text", None)}
+    assert "after a repair of shards, boot again" in failed(results)[0].line()
+
+
+@pytest.mark.parametrize(
+    ("count", "purpose", "tail"),
+    [
+        (1, "serve", "do: r"),
+        (3, "serve", "(and 2 more: ./trispark records show b1 has them)"),
+        (2, "trial", "(and 1 more: ./trispark records show b1 has them)"),
+        (2, "verify", "(and 1 more: the events of this run have them)"),
+    ],
+)
+def test_the_line_says_where_further_failed_gates_can_be_read(count: int, purpose: str, tail: str) -> None:
+    results = [GateResult(f"gate.{number}", None, False, "e", "o", "r") for number in range(count)]
+    line = failed_line(results, {"boot_id": "b1", "purpose": purpose})
+    assert line.startswith("gate.0: ")
+    assert line.endswith(tail)
 
 
 def test_answer_as_text_is_read(

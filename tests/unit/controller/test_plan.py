@@ -20,7 +20,7 @@ from trispark.noise_floor import SiteNoise
 from trispark.plan import (
     HIDDEN,
     KEPT_PLANS,
-    NOT_BUILT,
+    NO_IMAGE,
     PLACEHOLDER_IMAGE,
     Ground,
     hours,
@@ -47,7 +47,7 @@ def ground() -> Ground:
     """The lab of this tree, as before `lab up`."""
     loaded = Ground.load(REPOSITORY, "lab")
     site = loaded.site.model_copy(update={"engine_image": PLACEHOLDER_IMAGE, "bench_image": None})
-    return replace(loaded, site=site, image=NOT_BUILT, promoted={}, promoted_by=None, noise=None)
+    return replace(loaded, site=site, image=NO_IMAGE, promoted={}, promoted_by=None, noise=None)
 
 
 def ids(plan: Mapping[str, Any]) -> list[str]:
@@ -98,8 +98,10 @@ def test_the_plan_does_not_depend_on_where_the_checkout_is(tmp_path: Path) -> No
 
 def test_a_plan_of_the_lab_is_possible_before_its_images(ground: Ground) -> None:
     plan = plan_on(ground, "c", "wo_a")
-    assert plan["image"] == plan["bench_image"] == "not built yet"
+    assert plan["image"] == plan["bench_image"] == "not in the inventory yet"
     assert plan["refusals"] == []
+    assert any("until ./trispark lab up" in note and "kept images" in note for note in plan["notes"])
+    assert "not built" not in json.dumps(plan)
     assert "not-built.invalid" not in json.dumps(plan)
     assert plan["baseline"]["generation"] != plan["candidate"]["generation"]
     assert plan["difference"] == {"DSV41_WO_A_W8": [0, 1]}

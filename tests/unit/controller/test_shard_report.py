@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trispark.shard_report import report, shard_lines, size
+from trispark.shard_report import BOOT_AGAIN, STOP_IT, report, shard_lines, size
 
 FILE = {
     "file": "engram-l1-r1of3.bin",
@@ -78,6 +78,29 @@ def test_a_report_has_every_node_also_those_that_refused_or_said_nothing() -> No
     ]
     assert found["published"]["shards"]["b"]["files"][0]["state"] == "wrong_size"
     assert found["published"]["shards"]["c"] is None
+
+
+@pytest.mark.parametrize(
+    ("action", "check", "last"),
+    [
+        ("repaired", False, f"b {BOOT_AGAIN}: e1"),
+        ("repaired", True, f"b e1 {STOP_IT}"),
+        ("none", False, f"b e1 {STOP_IT}"),
+    ],
+)
+def test_the_last_line_is_of_the_engine_that_has_a_wrong_file_open(action: str, check: bool, last: str) -> None:
+    found = answer(files=[{**FILE, "state": "wrong_content", "action": action}], serving=["e1"])
+    lines = shard_lines(found, "b", check)
+    assert lines[-1] == last
+    assert shard_lines({**found, "serving": []}, "b", check) == lines[:-1]
+    assert "./trispark play" in last
+
+
+def test_what_may_be_served_is_in_the_report_of_a_refusal() -> None:
+    wrong = answer(files=[{**FILE, "state": "wrong_content"}], serving=["e1"])
+    found = report({"b": {"failed": True, "answer": {"ok": False, "error": {"id": "TS-ENGRAM-CONTENT"}, **wrong}}})
+    assert found["lines"][-1] == f"b e1 {STOP_IT}"
+    assert found["published"]["shards"]["b"]["serving"] == ["e1"]
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (4096, "4.10 kB"), (10**9, "1.00 GB")])

@@ -65,7 +65,7 @@ def test_a_plan_is_shown_and_its_json_is_the_last_line(root: Path) -> None:
     plan = json.loads(out[-1])
     assert out[0] == "site: lab"
     assert out[1].startswith(f"plan {plan['id']}: stage c, wo_a: ")
-    assert "  engine      lab, image: not built yet" in out
+    assert "  engine      lab, image: not in the inventory yet" in out
     assert "  difference  DSV41_WO_A_W8: 0 -> 1" in out
     assert f"  candidate   {plan['candidate']['generation']}" in out
     assert "  evidence    candidate must show wo_a.calls, wo_a.twins on all ranks" in out

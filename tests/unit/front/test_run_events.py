@@ -272,6 +272,26 @@ def test_strange_events_never_end_a_run(events: list[dict[str, Any]]) -> None:
             ["spark2: unreachable: Ping: no route"],
             id="unreachable",
         ),
+        pytest.param(
+            [FailedEvent("spark0", "Judge the gates", "canary.text: expected a; observed b", "canary.text")],
+            ["spark0: canary.text: expected a; observed b"],
+            id="gate",
+        ),
+        pytest.param(
+            [FailedEvent("localhost", "End", "env.effective on rank 2: expected a; observed b")],
+            ["env.effective on rank 2: expected a; observed b"],
+            id="gate-of-a-rank-in-the-line-of-a-boot",
+        ),
+        pytest.param(
+            [FailedEvent("spark1", "Wait", "boot.ready: the engine of rank 1 ended")],
+            ["spark1: boot.ready: the engine of rank 1 ended"],
+            id="rank-that-is-not-ready",
+        ),
+        pytest.param(
+            [FailedEvent("spark1", "Read", "config.json: no such file")],
+            ["spark1: Read: config.json: no such file"],
+            id="a-file-is-no-check",
+        ),
         pytest.param([], [], id="none"),
     ],
 )

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from trispark.cli import exit_codes
 from trispark.run_events import QuietObserver
 from trispark.runner import RunResult, run_playbook
 from trispark.walk_journal import Journal
@@ -153,3 +154,32 @@ def test_the_way_back_of_a_trial_asks_for_no_preparation(
     result, _ = play(checkout, "stage_c", resume=WALK, drain_deadline_s="5")
     assert len(result.unreachable) == 3
     assert {failure.task for failure in result.failures if failure.unreachable} == {first}
+
+
+# -- verbs that prepare nodes before they plan
+
+
+@pytest.mark.parametrize(
+    ("verb", "given", "says"),
+    [
+        ("stage_a", {"feature": "wo_a"}, "TS-FEATURE-STAGE"),
+        ("stage_a", {"feature": "no_such"}, "TS-FEATURE-"),
+        ("stage_a", {"DSV41_WO_A_W8": "1"}, "DSV41_WO_A_W8"),
+        ("site", {"DSV41_WO_A_W8": "1"}, "DSV41_WO_A_W8"),
+    ],
+    ids=["of another stage", "unknown", "misplaced", "converge"],
+)
+def test_what_is_given_wrongly_is_refused_before_a_node_is_asked(
+    checkout: Path, verb: str, given: dict[str, str], says: str
+) -> None:
+    result, _ = play(checkout, verb, **given)
+    assert [failure.node for failure in result.failures] == ["localhost"]
+    assert says in result.failures[0].message
+    assert (result.unreachable, result.changed) == (frozenset(), False)
+    assert exit_codes.of_run(result) == exit_codes.REFUSED
+
+
+@pytest.mark.parametrize("verb", ["stage_a", "site"])
+def test_nothing_given_wrongly_goes_on_to_the_nodes(checkout: Path, verb: str) -> None:
+    result, _ = play(checkout, verb)
+    assert set(result.unreachable) == {"spark0", "spark1", "spark2"}

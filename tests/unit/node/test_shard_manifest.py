@@ -384,3 +384,42 @@ def test_two_shards_exchanged_with_their_manifests_are_called_by_their_rank(benc
     assert error_id == "TS-ENGRAM-HEADER"
     assert "this is the even layout's rank 2, the site declares even and this is rank 1" in observed
     assert judged(bench, ask, rank=2)[0] == "TS-ENGRAM-HEADER"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "it is no JSON object"),
+        (b"\xff\x00", "it is no JSON object"),
+        (b"[]\n", "it is no JSON object"),
+        (b"{}\n", "it lacks the key format_version"),
+        (b'{"format_version":null}\n', "it lacks the key format_version"),
+        (b'{"format_version":"1"}\n', "format_version has the wrong form: expected an integer of at least 0"),
+        (b"{ }", "it is not in canonical form"),
+    ],
+)
+def test_a_damaged_manifest_is_said_in_words_of_the_file(content, says):
+    with pytest.raises(ValueError, match=says) as caught:
+        shard_manifest.parse(content)
+    assert "9223372036854775807" not in str(caught.value)
+    assert "nothing" not in str(caught.value)
+
+
+def test_of_a_part_the_missing_key_is_named_with_its_place(packed):
+    rewrite(packed, lambda values: values["header"].pop("magic"))
+    with pytest.raises(ValueError, match=r"it lacks the key header\.magic"):
+        shard_manifest.parse(beside(packed).read_bytes())
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_line_says_how_to_learn_which_of_the_two_is_wrong(bench, ask, packed, monkeypatch, whole):
+    if not whole:
+        monkeypatch.setattr(shard_check, "WHOLE_BELOW_BYTES", 0)
+    beside(packed).write_bytes(b"{}\n")
+    error = bench.refused("engram", **{**ask, "action": "verify"})
+    assert error["id"] == "TS-ENGRAM-MANIFEST"
+    assert "./trispark engram verify --level deep" in error["remedy"]
+    assert ("the manifest is wrong" in error["remedy"]) is whole
+    assert ("tells which of the two is wrong" in error["remedy"]) is not whole
+    assert "whose file" not in error["remedy"]
+    assert "./trispark engram pack --repair" in error["remedy"]

@@ -16,8 +16,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from trispark_node import engram, engram_place, native_pack, shard_check
+from trispark_node import cli, engram, engram_place, native_pack, shard_check
 from trispark_node.docker_client import MountPoint
+from trispark_node.errors import AgentError
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = "engram-l1-r1of3.bin"
@@ -190,6 +191,59 @@ def test_a_running_engine_that_reads_elsewhere_is_refused(bench, checkpoint, pla
     assert bench.ask("engram", **ask)["files"][0]["state"] == "ok"
     running(bench, engine_labels, [MountPoint("/old/engram", "/engram", True)], "exited")
     assert bench.ask("engram", **ask)["files"][0]["state"] == "ok"
+
+
+def damage(place) -> None:
+    """In place, as a disk would: the file stays the one that an engine has opened."""
+    with (place / FILE).open("r+b") as file:
+        byte = os.pread(file.fileno(), 1, 4096)[0]
+        os.pwrite(file.fileno(), bytes([byte ^ 1]), 4096)
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "said"),
+    [("", "running", True), ("", "exited", False), ("/elsewhere", "running", False)],
+    ids=["running", "exited", "elsewhere"],
+)
+@pytest.mark.parametrize("action", ["verify", "ensure"])
+def test_of_a_wrong_shard_the_engine_that_may_serve_it_is_named(
+    bench, checkpoint, place, engine_labels, source, status, said, action
+):
+    bench.ask("engram", **request(checkpoint, place))
+    running(bench, engine_labels, [MountPoint(source or str(place), "/engram", True)], status)
+    assert bench.ask("engram", **request(checkpoint, place, action))["serving"] == [], "all files are good"
+    damage(place)
+    answer, _ = cli.answer(bench.node, "engram", json.dumps(request(checkpoint, place, action)))
+    assert answer["error"]["id"] == "TS-ENGRAM-CONTENT"
+    assert answer["serving"] == (["trispark-engine"] if said else [])
+    assert ("./trispark play stop: trispark-engine runs" in answer["error"]["remedy"]) is said
+
+
+def test_a_repair_names_the_engine_that_keeps_the_old_file(bench, checkpoint, place, engine_labels):
+    bench.ask("engram", **request(checkpoint, place))
+    running(bench, engine_labels, [MountPoint(str(place), "/engram", True)])
+    damage(place)
+    answer = bench.ask("engram", **request(checkpoint, place, repair=True))
+    assert [row["action"] for row in answer["files"]] == ["repaired"]
+    assert answer["serving"] == ["trispark-engine"]
+
+
+def test_no_engine_is_named_whose_rows_are_right(bench, checkpoint, place, engine_labels):
+    bench.ask("engram", **request(checkpoint, place))
+    running(bench, engine_labels, [MountPoint(str(place), "/engram", True)])
+    (place / f"{FILE}.manifest.json").write_bytes(b"{}\n")
+    assert "play stop" not in bench.refused("engram", **request(checkpoint, place, "verify"))["remedy"]
+
+
+def test_without_a_docker_engine_the_files_are_judged_all_the_same(bench, checkpoint, place, monkeypatch):
+    bench.ask("engram", **request(checkpoint, place))
+    damage(place)
+
+    def silent(_labels):
+        raise AgentError("TS-AGENT-DOCKER", "no answer", where="w", expected="e", observed="o", remedy="r")
+
+    monkeypatch.setattr(bench.docker, "labelled", silent)
+    assert bench.refused("engram", **request(checkpoint, place, "verify"))["id"] == "TS-ENGRAM-CONTENT"
 
 
 # -- room --------------------------------------------------------------------------------------------------------------
