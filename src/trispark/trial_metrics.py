@@ -37,7 +37,8 @@ def boot_metrics(record: Record) -> BootMetrics:
 def _prompt_tokens(requests: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     by_tag: dict[str, list[Any]] = {}
     for request in requests:
-        by_tag.setdefault(str(request["tag"]), []).append(request.get("prompt_tokens"))
+        # A measurement that could not be read is recorded as it is, and then not even a tag is certain.
+        by_tag.setdefault(str(request.get("tag")), []).append(request.get("prompt_tokens"))
     return {tag: sum(counts) for tag, counts in by_tag.items() if all(type(count) is int for count in counts)}
 
 
