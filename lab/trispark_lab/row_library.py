@@ -4,6 +4,7 @@ Which of the two reads is said once a layer. What is logged and counted of the r
 """
 
 import importlib.util
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,12 +104,17 @@ class LibraryRows:
             return found
 
         budget = budget_for(cache.gib, cache.layers)
+        # Before the first open: a file that is replaced meanwhile is refused later, not taken for what is read.
+        seen = {each: _identity(each) for each in (path, weight.path)}
         packed = _open_packed(path, rows, options(budget))
         self.packed = packed is not None
         self._store = packed if packed is not None else _open_checkpoint(weight, scale, rows, options(budget), warn)
+        self._path = path if self.packed else weight.path
+        self._opened = seen[self._path]
         self._open = reopened
         self._bare: engram_store.RowStore | None = None
-        self._cached = True
+        self._past = Counts()
+        self._lock = threading.Lock()
         self.slots = self._store.slots
         self._warn = warn
         self._said = self.how
@@ -121,36 +127,75 @@ class LibraryRows:
 
     @property
     def counts(self) -> Counts:
-        found = [store.counters for store in (self._store, self._bare) if store is not None]
+        with self._lock:  # a store is counted until it is closed, then in `_past`
+            bare = _counts(self._bare) if self._bare is not None else Counts()
+            found = (_counts(self._store), bare, self._past)
         if self._said != self.how:  # the kernel gave no further ring
             self._said = self.how
             self._warn(f"Row store of layer {self.shard.layer}: {self._said}")
-        return Counts(*(sum(getattr(each, name) for each in found) for name in ("lookups", "hits", "reads")))
+        return _sum(*found)
 
     def use_cache(self, on: bool) -> None:
-        """Past the cache a second store of the same file reads, which is opened when it is first wanted.
+        """Past the cache a second store of the same file reads, open as long as it does.
 
-        RuntimeError when it reads another way than the first one: the cache would not be all that is switched.
+        RuntimeError when the path is another file by now, or when that store reads another way than the first one: the
+        cache would not be all that is switched. EngramFailure when the file can not be opened again.
         """
-        if not on and self._bare is None:
-            self._bare = self._open(0)
-        if self._bare is not None and not on and self._bare.backend is not self._store.backend:
-            raise RuntimeError(f"past the cache reads {self._bare.backend.name}, not {self._store.backend.name}")
-        self._cached = on
+        if on is (self._bare is None):
+            return
+        if on:
+            self._close_bare()
+            return
+        bare = self._open(0)
+        try:
+            # After the open: what the path is now is what was opened, or it was replaced and is refused.
+            if self._opened is None or _identity(self._path) != self._opened:
+                raise RuntimeError(f"{self._path} was replaced after it was opened: past the cache reads another file")
+            if bare.backend is not self._store.backend:
+                raise RuntimeError(f"past the cache reads {bare.backend.name}, not {self._store.backend.name}")
+        except BaseException:
+            bare.close()
+            raise
+        with self._lock:
+            self._bare = bare
 
     def fetch(self, ids: npt.NDArray[np.int64]) -> Bytes:
         from engram_store import StoreError
 
         try:
-            store = self._store if self._cached or self._bare is None else self._bare
-            return store.fetch(ids)
+            bare = self._bare
+            return (self._store if bare is None else bare).fetch(ids)
         except StoreError as error:
             raise EngramFailure(str(error), error.errno) from error
 
     def close(self) -> None:
+        self._close_bare()
         self._store.close()
-        if self._bare is not None:
-            self._bare.close()
+
+    def _close_bare(self) -> None:
+        with self._lock:
+            bare, self._bare = self._bare, None
+            if bare is not None:
+                self._past = _sum(self._past, _counts(bare))
+                bare.close()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of the file that the path names now; None without one."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _counts(store: "engram_store.RowStore") -> Counts:
+    now = store.counters
+    return Counts(now.lookups, now.hits, now.reads)
+
+
+def _sum(*counts: Counts) -> Counts:
+    return Counts(*(sum(getattr(each, name) for each in counts) for name in ("lookups", "hits", "reads")))
 
 
 def _open_packed(

@@ -14,6 +14,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -87,7 +88,10 @@ class LayerRows(Protocol):
         """Counters since the start, consistent with each other."""
 
     def use_cache(self, on: bool) -> None:
-        """Read past the cache, or through it again; what it holds stays in it. Between two steps alone."""
+        """Read past the cache, or through it again; what it holds stays in it. Between two steps alone.
+
+        An exception is a refusal: the layer reads as before.
+        """
 
     def fetch(self, ids: npt.NDArray[np.int64]) -> Bytes:
         """[M, 264] bytes (256 weight, then 8 scale codes) of the global row ids [M], all owned.
@@ -267,9 +271,12 @@ class RowCacheSwitch:
         return {"engram_cache": cls(cached)} if cached else {}
 
     def turn(self, on: bool) -> None:
-        """All layers; `on` says what all of them do, so that a layer that cannot leaves the switch as it was."""
-        for store in self._stores:
-            store.use_cache(on)
+        """All layers, or none: where one cannot, those before it are turned back, and its refusal is raised."""
+        with ExitStack() as back:
+            for store in self._stores:
+                store.use_cache(on)
+                back.callback(store.use_cache, self.on)
+            back.pop_all()
         self.on = on
 
 

@@ -1,5 +1,8 @@
 """The row cache against a plain model of it, and in front of a row store."""
 
+import os
+import shutil
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +16,16 @@ from trispark_lab.hashing import owned_range
 from trispark_lab.readers import ReaderPool
 from trispark_lab.row_cache import RowCache, make_cache, sets_for
 from trispark_lab.row_library import CacheBudget, LibraryRows
-from trispark_lab.row_store import CounterLines, Counts, LayerRows, RowCacheSwitch, RowStore, Shard, start_line
+from trispark_lab.row_store import (
+    CounterLines,
+    Counts,
+    LayerRows,
+    RowCacheSwitch,
+    RowStore,
+    Shard,
+    packed_name,
+    start_line,
+)
 
 
 class Model:
@@ -158,13 +170,88 @@ def test_a_rank_with_a_cache_has_the_switch(checkpoint: Path, packed: Path) -> N
     assert cached.counts == Counts(2, 0, 2)
 
 
+class Layer:
+    """A layer that may refuse to read past its cache."""
+
+    slots = 1
+
+    def __init__(self, refuses: bool = False) -> None:
+        self.refuses = refuses
+        self.on = True
+
+    def use_cache(self, on: bool) -> None:
+        if self.refuses:
+            raise RuntimeError("not this layer")
+        self.on = on
+
+
+def test_a_layer_that_refuses_leaves_all_layers_as_they_were() -> None:
+    layers = [Layer(), Layer(refuses=True), Layer()]
+    switch = RowCacheSwitch(layers)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="not this layer"):
+        switch.turn(False)
+    assert (switch.on, [layer.on for layer in layers]) == (True, [True, True, True])
+    layers[1].refuses = False
+    switch.turn(False)
+    layers[1].refuses = True
+    with pytest.raises(RuntimeError, match="not this layer"):
+        switch.turn(True)
+    assert (switch.on, [layer.on for layer in layers]) == (False, [False, False, False])
+
+
+def assert_reads_through_the_cache(store: LibraryRows) -> None:
+    before = store.counts
+    store.fetch(np.array([store.shard.first] * 2))
+    assert (store.counts - before).hits >= 1
+
+
 def test_a_second_store_that_reads_another_way_is_no_switch_of_the_cache(checkpoint: Path, packed: Path) -> None:
     store = open_store(checkpoint, packed, 0.001, 4, "library")
     assert isinstance(store, LibraryRows)
-    store._bare = SimpleNamespace(backend=SimpleNamespace(name="OTHER"))  # type: ignore[assignment]
+    closed: list[bool] = []
+    other = SimpleNamespace(backend=SimpleNamespace(name="OTHER"), close=lambda: closed.append(True))
+    store._open = lambda cache_bytes: other  # type: ignore[assignment, return-value]
     with pytest.raises(RuntimeError, match="OTHER"):
         store.use_cache(False)
-    store._bare = None
-    store.fetch(np.array([store.shard.first] * 2))
-    assert store.counts.hits == 1, "the cache is still read"
+    assert closed == [True]
+    assert_reads_through_the_cache(store)
+    store.close()
+
+
+def open_files(path: Path) -> int:
+    """How often this process has the file open, whatever its name is now."""
+    wanted = path.stat()
+    found = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found += os.path.samestat(each.stat(), wanted)
+    return found
+
+
+@pytest.mark.parametrize("reads_a_miss", [1, 2])
+def test_a_file_that_was_replaced_is_not_read_past_the_cache(
+    checkpoint: Path, packed: Path, tmp_path: Path, reads_a_miss: int
+) -> None:
+    source = tmp_path / "checkpoint"
+    shutil.copytree(checkpoint, source)
+    directory = tmp_path / "shards"
+    shutil.copytree(packed, directory) if reads_a_miss == 1 else directory.mkdir()
+    store = open_store(source, directory, 0.001, 4, "library")
+    assert isinstance(store, LibraryRows)
+    shard = store.shard
+    path = directory / packed_name(shard.layer, shard.rank, shard.world)
+    path = path if reads_a_miss == 1 else source / "model-00001-of-00003.safetensors"
+    held = open_files(path)
+    for _ in range(2):  # not replaced: a second store as long as it reads, and no longer
+        store.use_cache(False)
+        assert open_files(path) == 2 * held
+        store.use_cache(True)
+        assert open_files(path) == held
+    copy = path.with_suffix(".new")
+    shutil.copyfile(path, copy)
+    copy.replace(path)
+    with pytest.raises(RuntimeError, match=f"{path} was replaced"):
+        store.use_cache(False)
+    assert open_files(path) == 0, "what was refused is closed"
+    assert_reads_through_the_cache(store)
     store.close()
