@@ -70,7 +70,11 @@ def follow(
     floor = floor_bytes_s(floor_mib_s, int(work.get("limit_bytes_s") or 0))
     start = {"action": "start", "job": job, "work": dict(work), "floor_bytes_s": floor, "grace_s": START_S + GRACE_S}
     try:
-        begun = ask(start)
+        try:
+            begun = ask(start)
+        except Lost:
+            show(f"job {job}: no answer to its start; {_JOINED}")
+            raise
         if "answer" not in begun:
             show(f"job {job}: no answer to its start; {_JOINED}")
         if begun.get("failed"):
@@ -81,11 +85,8 @@ def follow(
             return begun
         job = str(answer["job"])
         return _watch(ask, job, answer, show, clock, pause)
-    except Lost:
-        show(f"job {job}: no answer to its start; {_JOINED}")
-        raise
     except Interrupted:
-        _end(ask, job, show)
+        _end(ask, job, show, "interrupted")
         raise
 
 
@@ -93,17 +94,19 @@ def new_job() -> str:
     return f"j{secrets.token_hex(8)}"
 
 
-def _end(ask: Ask, job: str, show: Callable[[str], None]) -> None:
-    """After an interrupt: end it, also one whose start has not been answered yet."""
-    show(f"job {job}: interrupted, it is ended on the node")
+def _end(ask: Ask, job: str, show: Callable[[str], None], why: str) -> bool:
+    """End it, also one whose start has not been answered yet. Whether the node says that it does not run any more."""
+    show(f"job {job}: {why}, it is ended on the node")
     try:
         ended = ask({"action": "stop", "job": job})
     except Exception as error:
         ended = {"failed": True, "msg": str(error)}
     if ended.get("failed"):
         show(f"job {job}: the node does not say that it ended ({ended.get('msg')}); {_JOINED}")
-    elif other := ended["answer"].get("running"):
+        return False
+    if other := ended["answer"].get("running"):
         show(f"job {job} did not begin; job {other} of another controller goes on")
+    return True
 
 
 def _watch(
@@ -135,8 +138,8 @@ def _watch(
             return _ended(state)
         lines.progress(state)
         if clock() - began > within:
-            ask({"action": "stop", "job": job})
-            return failed(_late(job, within, state).as_dict())
+            ended = _end(ask, job, show, "too slow")
+            return failed(_late(job, within, state, ended).as_dict())
 
 
 def _poll(ask: Ask, job: str) -> dict[str, Any]:
@@ -177,14 +180,21 @@ def _ended(state: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _late(job: str, within: float, state: Mapping[str, Any]) -> TrisparkError:
+def _late(job: str, within: float, state: Mapping[str, Any], ended: bool) -> TrisparkError:
+    """`ended`: whether the node says so; without that the job may still run."""
     return TrisparkError(
         "TS-ENGRAM-LATE",
-        "work on a node's shards was slower than the lowest speed that is believed in; it was ended",
-        where=f"{state['directory']}/{state['file']}",
+        "work on a node's shards was slower than the lowest speed that is believed in; it was ended"
+        if ended
+        else "work on a node's shards was slower than the lowest speed that is believed in; it may go on, the node "
+        "does not say that it ended",
+        where=f"job {job}: {state['directory']}/{state['file']}",
         expected=f"its end within {duration(within)}",
         observed=f"{percent(state)} done, {state['mib_s']} MiB/s",
-        remedy="see the disk and the checkpoint's file system, or lower engram_floor_mib_s",
+        remedy="see the disk and the checkpoint's file system, or lower engram_floor_mib_s"
+        if ended
+        else "see the node; it ends by itself when nobody follows it; to stop it now run the same verb again, which "
+        "joins it, and press Ctrl-C",
     )
 
 

@@ -167,8 +167,36 @@ def test_too_slow_is_ended_with_its_speed() -> None:
     result = node.follow()
     assert result["check_id"] == "TS-ENGRAM-LATE"
     assert "10 % done, 100.0 MiB/s" in result["msg"]
+    assert "; it was ended; where: job " in result["msg"]
     assert node.actions[-1] == "stop"
     assert 776 < node.time < 776 + 60
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [{"failed": True, "msg": "TS-AGENT-LOCKED: held"}, Lost("TS-AGENT-LOCKED: held")],
+    ids=["refused", "lost"],
+)
+def test_too_slow_and_not_ended_says_that_it_may_go_on(refusal: dict[str, Any] | Lost) -> None:
+    node = Node(*[running(GB)] * 1000)
+    node.step = 30.0
+    plain = node.ask
+
+    def ask(request: Mapping[str, Any]) -> dict[str, Any]:
+        if request["action"] != "stop":
+            return plain(request)
+        if isinstance(refusal, Lost):
+            raise refusal
+        return refusal
+
+    node.ask = ask  # type: ignore[method-assign]
+    result = node.follow()
+    assert result["check_id"] == "TS-ENGRAM-LATE"
+    assert "it was ended" not in result["msg"]
+    assert f"it may go on, the node does not say that it ended; where: job {JOB}: " in result["msg"]
+    assert "to stop it now run the same verb again" in result["msg"]
+    assert "the node does not say that it ended (TS-AGENT-LOCKED: held)" in node.lines[-1]
+    assert not [line for line in node.lines if "no answer to its start" in line], "it began"
 
 
 SILENT = {"failed": True, "check_id": "TS-AGENT-SILENT", "msg": "TS-AGENT-SILENT: no JSON"}
