@@ -5,7 +5,8 @@ only when the code is there: whatever the code does to this process, a right ans
 
     python3 -I -S -B -c TEXT RESULT_FD, questions on fd 0
     questions  lines of JSON: {"code"}, then {"token", "call": expression}, to the end of the file
-    answers    lines: `filtered`; `defined`, or `error NAME`; for a call `TOKEN value REPR` or `TOKEN error NAME`
+    answers    lines: `filtered`; `received`, before the code runs; `defined`, or `error NAME`; for a call
+               `TOKEN value REPR` or `TOKEN error NAME`
 """
 
 import ctypes
@@ -109,9 +110,11 @@ def main(target: int) -> int:
 
     confine()
     say("filtered")
+    code = (line() or {})["code"]
     space = {"__name__": "answer"}
+    say("received")
     try:
-        exec(translate((line() or {})["code"], "answer", "exec"), space)
+        exec(translate(code, "answer", "exec"), space)
     except any_error as error:
         say(f"error {name_of(error)}")
         return 0

@@ -30,6 +30,8 @@ from typing import Any
 MEMORY_BYTES = 256 * 2**20
 RESULT_BYTES = 64 * 2**10
 """Most that one piece may answer, all calls together."""
+START_SECONDS = 10.0
+"""For the start of a piece's process, until it has the code. That is the sandbox's time, not the code's."""
 
 
 class Wrong(Exception):
@@ -37,7 +39,7 @@ class Wrong(Exception):
 
 
 class Unconfined(Exception):
-    """The process that should have executed the code could not be confined: nothing was executed."""
+    """The process that should have executed the code could not be confined or did not get it: nothing was executed."""
 
 
 def parsed(check: str) -> tuple[str, str, Any]:
@@ -89,7 +91,7 @@ class Piece:
 
     def __init__(self, program: str, seconds: float) -> None:
         self._seconds = 2 * seconds
-        self._end = time.monotonic() + self._seconds
+        self._until(START_SECONDS)
         self._answers, target = os.pipe()
         self._seen = 0
         self._left = b""
@@ -110,13 +112,44 @@ class Piece:
         finally:
             os.close(target)
 
+    def _until(self, seconds: float) -> None:
+        """What is asked and answered from now on has so long, all together."""
+        self._allowed = seconds
+        self._end = time.monotonic() + seconds
+
+    def begin(self, code: str) -> None:
+        """Hand on the code, and let its own time begin. Raises Unconfined: what goes wrong here is not the code."""
+        try:
+            if self.answer() != "filtered":
+                raise Unconfined(f"no filter of system calls, exit {self.code()}")
+            self.ask({"code": code})
+            if self.answer() != "received":
+                raise Unconfined(f"the process did not get the code, exit {self.code()}")
+        except Wrong as error:
+            raise Unconfined(f"the process of the code did not start: {error}") from None
+        self._until(self._seconds)
+
     def ask(self, question: dict[str, str]) -> None:
-        """Hand on one question. Where nobody reads any more, the answer, which does not come, says it."""
+        """Hand on one question. Where nobody reads any more, the answer, which does not come, says it.
+
+        Raises Wrong beyond the deadline.
+        """
         assert self._child.stdin is not None
+        questions = self._child.stdin.fileno()
+        os.set_blocking(questions, False)
         data = json.dumps(question).encode() + b"\n"
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(BrokenPipeError), selectors.DefaultSelector() as ready:
+            ready.register(questions, selectors.EVENT_WRITE)
             while data:
-                data = data[os.write(self._child.stdin.fileno(), data) :]
+                if not ready.select(self._left_s()):
+                    raise Wrong(self._late())
+                data = data[os.write(questions, data) :]
+
+    def _left_s(self) -> float:
+        return max(0.0, self._end - time.monotonic())
+
+    def _late(self) -> str:
+        return f"no end within {self._allowed:g} s"
 
     def answer(self) -> str | None:
         """One line; None at the end. Raises Wrong beyond the deadline and the bound."""
@@ -130,8 +163,8 @@ class Piece:
     def _read(self) -> bytes:
         with selectors.DefaultSelector() as ready:
             ready.register(self._answers, selectors.EVENT_READ)
-            if not ready.select(max(0.0, self._end - time.monotonic())):
-                raise Wrong(f"no end within {self._seconds:g} s")
+            if not ready.select(self._left_s()):
+                raise Wrong(self._late())
         more = os.read(self._answers, 65536)
         self._seen += len(more)
         if self._seen > RESULT_BYTES:
@@ -150,9 +183,9 @@ class Piece:
     def code(self) -> int:
         """Its exit status. Raises Wrong beyond the deadline."""
         try:
-            return self._child.wait(max(0.0, self._end - time.monotonic()))
+            return self._child.wait(self._left_s())
         except subprocess.TimeoutExpired:
-            raise Wrong(f"no end within {self._seconds:g} s") from None
+            raise Wrong(self._late()) from None
 
     def close(self) -> None:
         """Kill what is left of its process group."""
@@ -169,9 +202,7 @@ def run_piece(piece: dict[str, Any], seconds: float, program: str) -> list[str]:
     checks = [(check, *parsed(check)) for check in piece["checks"]]
     process = Piece(program, seconds)
     try:
-        if process.answer() != "filtered":
-            raise Unconfined(f"no filter of system calls, exit {process.code()}")
-        process.ask({"code": piece["code"]})
+        process.begin(piece["code"])
         defined = process.answer()
         if defined is None:
             return [f"ended with {process.code()} before its checks"]

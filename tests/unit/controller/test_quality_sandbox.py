@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -210,6 +211,42 @@ def test_a_process_that_cannot_be_confined_executes_nothing(tmp_path: Path) -> N
     assert program != PROGRAM
     with pytest.raises(Unconfined, match="no filter of system calls, exit 1"):
         run_piece({"id": "x", "code": DOUBLE, "checks": ["f(2) == 4"]}, 5.0, program)
+
+
+@pytest.mark.parametrize(
+    ("place", "instead", "why"),
+    [
+        ("confine()\n    say", "__import__('signal').pause()\n    say", "did not start: no end within 1 s"),
+        ('say("filtered")', 'say("filtered"); __import__("signal").pause()', "did not start: no end within 1 s"),
+        ('say("filtered")', 'say("filtered"); os._exit(7)', "did not get the code, exit 7"),
+    ],
+    ids=["start", "hand-over", "gone"],
+)
+def test_a_process_that_does_not_start_is_no_wrong_answer(
+    monkeypatch: pytest.MonkeyPatch, place: str, instead: str, why: str
+) -> None:
+    monkeypatch.setattr(sandbox_program, "START_SECONDS", 1.0)
+    program = PROGRAM.replace(place, instead)
+    assert program != PROGRAM
+    for code in (DOUBLE, DOUBLE + "#" * 2**18):  # more than a pipe holds
+        with pytest.raises(Unconfined, match=why):
+            run_piece({"id": "x", "code": code, "checks": ["f(2) == 4"]}, 0.1, program)
+
+
+def test_the_time_of_the_code_begins_when_its_process_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    plain = sandbox_program.Piece.answer
+
+    def answer(piece: sandbox_program.Piece) -> str | None:
+        said = plain(piece)
+        now[0] += 100.0 if said == "filtered" else 0.0
+        return said
+
+    monkeypatch.setattr(sandbox_program, "START_SECONDS", 1000.0)
+    monkeypatch.setattr(sandbox_program, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(sandbox_program.Piece, "answer", answer)
+    assert run(DOUBLE, ["f(2) == 4"], seconds=20.0) == []
+    assert run(WRONG, ["f(2) == 4"], seconds=20.0) == ["f(2) == 4 is not true"]
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
