@@ -87,16 +87,28 @@ def unknown(playbook: str, name: str, value: str = "", known: Iterable[str] = ()
     near = difflib.get_close_matches(name, sorted(own), n=1)
     # Among so many names a far one is another one.
     near = near or difflib.get_close_matches(name, sorted(known), n=1, cutoff=_NEAR)
-    remedy = f"-e {near[0]}={value}" if near else f"leave -e {name} out"
-    return _refused(playbook, name, f"-e {name}", f"--site {value}" if name == _SITE_NAME else remedy)
+    return TrisparkError(
+        "TS-PLAY-VARIABLE",
+        f"{playbook} takes no variable {name}",
+        where=f"-e {name}",
+        expected=", ".join(own) or "no variable of its own",
+        observed=name,
+        remedy=f"--site {value}" if name == _SITE_NAME else f"-e {near[0]}={value}" if near else f"leave -e {name} out",
+    )
 
 
 def refuse_misspelled(playbook: str, seen: Iterable[str]) -> None:
     """Raises TS-PLAY-VARIABLE for the first of the names that a play sees which `misspelled` finds."""
     for name in sorted(seen):
         if near := misspelled(playbook, name):
-            remedy = f"-e {near}=... if that was meant, else another name in the inventory"
-            raise _refused(playbook, name, f"{name}: -e or a variable of the inventory", remedy)
+            raise TrisparkError(
+                "TS-PLAY-VARIABLE",
+                f"{playbook} takes no variable {name}",
+                where=f"{name}: -e or a variable of the inventory",
+                expected=", ".join(VARIABLES[playbook]),
+                observed=name,
+                remedy=f"-e {near}=... if that was meant, else another name in the inventory",
+            )
 
 
 def misspelled(playbook: str, name: str) -> str | None:
@@ -122,17 +134,6 @@ def _is_turned(name: str, other: str) -> bool:
         case [first, second]:
             return second == first + 1 and name[first] == other[second] and name[second] == other[first]
     return False
-
-
-def _refused(playbook: str, name: str, where: str, remedy: str) -> TrisparkError:
-    return TrisparkError(
-        "TS-PLAY-VARIABLE",
-        f"{playbook} takes no variable {name}",
-        where=where,
-        expected=", ".join(VARIABLES[playbook]) or "no variable of its own",
-        observed=name,
-        remedy=remedy,
-    )
 
 
 def _site_keys(root: Path, site: str) -> set[str]:

@@ -264,21 +264,25 @@ def test_a_trial_is_found_though_a_later_one_moved_one_of_its_keys(lab: Lab) -> 
 T2 = kept("t2", ("g1", "g2"), "block_size", **{BLOCK: (3, 4)})
 
 
+def twins(name: str, baseline: str, candidate: str, feature: str = "wo_a") -> dict[str, Any]:
+    return kept(name, (baseline, candidate), feature, **{TWINS: (0, 1)})
+
+
 @pytest.mark.parametrize(
     ("before", "found"),
     [
         # One of another feature made the same change, and was not promoted.
-        ([kept("t1", ("g0", "g1"), **{TWINS: (0, 1)}), kept("t3", ("g0", "g3"), "io_threads", **{TWINS: (0, 1)})], "t1"),
-        ([kept("t3", ("g0", "g3"), "io_threads", **{TWINS: (0, 1)}), kept("t1", ("g0", "g1"), **{TWINS: (0, 1)})], "t1"),
-        # The same one was repeated on another tree, then once more on the one of the promotion.
-        ([kept("t1", ("g0", "g1"), **{TWINS: (0, 1)}), kept("t3", ("h0", "h1"), **{TWINS: (0, 1)})], "t1"),
-        ([kept("t3", ("g0", "g1"), **{TWINS: (0, 1)}), kept("t1", ("g0", "g1"), **{TWINS: (0, 1)})], "t1"),
-        # The image changed after the promotion: no candidate is the next baseline, and one trial alone can be meant.
-        ([kept("t3", ("f0", "f1"), **{TWINS: (0, 1)}), kept("t1", ("g0", "h1"), **{TWINS: (0, 1)})], "t1"),
-        # Then two of different features can be meant, and it is not guessed which.
-        ([kept("t1", ("g0", "h1"), **{TWINS: (0, 1)}), kept("t3", ("g0", "g3"), "io_threads", **{TWINS: (0, 1)})], None),
+        ([twins("t1", "g0", "g1"), twins("t3", "g0", "g3", "io_threads")], "t1"),
+        ([twins("t3", "g0", "g3", "io_threads"), twins("t1", "g0", "g1")], "t1"),
+        # The same one was repeated: on another tree, or as it was.
+        ([twins("t1", "g0", "g1"), twins("t3", "h0", "h1")], "t1"),
+        ([twins("t3", "g0", "g1"), twins("t1", "g0", "g1")], "t1"),
+        # The image changed after the promotion: no candidate is the next baseline, and one feature alone can be meant.
+        ([twins("t3", "f0", "f1"), twins("t1", "g0", "h1")], "t1"),
+        # Two features can be meant, and it is not guessed which.
+        ([twins("t1", "g0", "h1"), twins("t3", "g0", "g3", "io_threads")], None),
     ],
-)  # fmt: skip
+)
 def test_a_part_is_what_gave_the_next_trial_its_baseline(
     lab: Lab, before: list[dict[str, Any]], found: str | None
 ) -> None:
