@@ -58,9 +58,9 @@ def parts_of(
 ) -> tuple[Part, ...]:
     """Which trial each key of the bundle came from, the oldest promotion first.
 
-    A promoted baseline names its last trial alone (`last`, with its record's hash); those before it are found by going
-    back through `records` (oldest first): a KEEP whose whole change the site held at that time, the newest where
-    a trial was repeated. Raises TS-CONFIRM-NOTHING, TS-CONFIRM-ORIGIN.
+    A promoted baseline names its last trial alone (`last`, with its record's hash). Those before it are found by going
+    back through `records` (oldest first): only what was promoted gave the next trial its baseline. Raises
+    TS-CONFIRM-NOTHING, TS-CONFIRM-ORIGIN.
     """
     missing = set(bundle_of(promoted, catalog))
     held: dict[str, Any] = {**catalog.baseline, **promoted}
@@ -69,13 +69,14 @@ def parts_of(
     if place is None or record_hash(trials[place]) != last_hash:
         raise _no_origin(last, f"the record {last} with the hash {last_hash[:12]}", "no such record on the controller")
     found: list[Part] = []
-    for record in reversed(trials[: place + 1]):
+    while place is not None:
+        record = trials[place]
         changed = record["resolved"]["changed"]
-        if not changed or any(held.get(name) != pair["candidate"] for name, pair in changed.items()):
-            continue
+        keys = tuple(sorted(missing & set(changed)))
+        if keys and not _fits(record, held):
+            raise _no_origin(", ".join(keys), f"of {record['id']} what the site holds", "another value in the record")
         # This is what the site held before that promotion.
         held.update({name: pair["baseline"] for name, pair in changed.items()})
-        keys = tuple(sorted(missing & set(changed)))
         if keys:
             requested = record["requested"]
             feature, value = str(requested["feature"]), requested.get("value")
@@ -85,8 +86,38 @@ def parts_of(
             missing -= set(keys)
         if not missing:
             return tuple(reversed(found))
+        place = _promoted_before(trials[:place], str(record["resolved"]["baseline"]), held)
     names = ", ".join(sorted(missing))
     raise _no_origin(names, "of every promoted key the trial that ended with KEEP", f"no record of {names}")
+
+
+def _promoted_before(trials: Sequence[Record], generation: str, held: Mapping[str, Any]) -> int | None:
+    """Place of the trial whose promotion gave the site the settings `held`, with which it resolved to `generation`.
+
+    It is the newest whose candidate that generation is. Without one, as where image or tree changed after the
+    promotion, it is the newest whose whole change the site held, if no trial of something else made the same change:
+    TS-CONFIRM-ORIGIN names both.
+    """
+    fitting = [index for index, record in enumerate(trials) if _fits(record, held)]
+    linked = [index for index in fitting if trials[index]["resolved"]["candidate"] == generation]
+    if linked or not fitting:
+        return max(linked, default=None)
+    newest = trials[fitting[-1]]
+    for index in fitting:
+        shared = sorted(set(trials[index]["resolved"]["changed"]) & set(newest["resolved"]["changed"]))
+        if shared and _tried(trials[index]) != _tried(newest):
+            both = " and ".join(f"{each['id']} ({each['requested']['feature']})" for each in (trials[index], newest))
+            raise _no_origin(", ".join(shared), f"one trial whose candidate is the generation {generation}", both)
+    return fitting[-1]
+
+
+def _fits(record: Record, held: Mapping[str, Any]) -> bool:
+    changed = record["resolved"]["changed"]
+    return bool(changed) and all(held.get(name) == pair["candidate"] for name, pair in changed.items())
+
+
+def _tried(record: Record) -> tuple[Any, Any]:
+    return record["requested"]["feature"], record["requested"].get("value")
 
 
 def _may_be_promoted(record: Record) -> bool:

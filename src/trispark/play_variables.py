@@ -9,11 +9,10 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
-
-import yaml
+from typing import Final
 
 from trispark.errors import TrisparkError
+from trispark.play_roles import role_defaults
 
 _SHARDS: Final = ("repair", "limit_mib_s")
 _TRIAL: Final = ("boots", "resume", "plan", "deadline", "drain_deadline_s", "trial_id", *_SHARDS)
@@ -51,6 +50,10 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """By playbook, of those that are verbs. A campaign hands on what it is given to its trials."""
 
+_NEAR: Final = 0.85
+_LETTERS: Final = 5
+"""From how many letters on a name may be a misspelled one: `boot` of an inventory is no `boots`."""
+_SITE_NAME: Final = "site_name"
 _OF_ANSIBLE: Final = "ansible_"
 _OF_THE_SITE: Final = ("site_", "node_")
 _CATALOG_KEY: Final = re.compile(r"[A-Z][A-Z0-9_]+")
@@ -60,9 +63,9 @@ _KEY: Final = re.compile(r"^\s*(?:- )?([a-z][a-z0-9_]*):", re.MULTILINE)
 def require_variables(root: Path, site: str, playbook: str, given: Mapping[str, str]) -> None:
     """Raises TS-PLAY-VARIABLE for the first name that has no effect on this playbook, TS-PLAN-PLACE for a catalog key.
 
-    Beside its own variables a playbook takes those of Ansible, the defaults of the roles, and what the site's files
-    may hold; whether such a value may differ from theirs is judged by the playbook. One that is not in the table, such
-    as a playbook of one's own, takes any.
+    Beside its own variables a playbook takes those of Ansible, the defaults of the roles that it includes, and what the
+    site's files may hold but their name; whether such a value may differ from theirs is judged by the playbook. One
+    that is not in the table, such as a playbook of one's own, takes any.
     """
     own = VARIABLES.get(playbook)
     others = [name for name in given if name not in (own or ()) and not name.startswith(_OF_ANSIBLE)]
@@ -72,47 +75,65 @@ def require_variables(root: Path, site: str, playbook: str, given: Mapping[str, 
         from trispark.catalog import load_catalog  # here: only a mistake needs it
 
         load_catalog(root).refuse_misplaced(dict.fromkeys(keys, "-e"))
-    roles = _role_defaults(root)
-    known = {*own, *roles, *_site_keys(root, site)}
+    known = {*own, *role_defaults(root, playbook), *_site_keys(root, site)} - {_SITE_NAME}
     for name in others:
         if name not in known:
             raise unknown(playbook, name, given[name], known)
 
 
 def unknown(playbook: str, name: str, value: str = "", known: Iterable[str] = ()) -> TrisparkError:
-    """The refusal of one name; `known`: what the playbook takes beside its own."""
+    """The refusal of a name given by -e; `known`: what the playbook takes beside its own."""
     own = VARIABLES[playbook]
-    near = difflib.get_close_matches(name, sorted(own), n=1) or difflib.get_close_matches(name, sorted(known), n=1)
+    near = difflib.get_close_matches(name, sorted(own), n=1)
+    # Among so many names a far one is another one.
+    near = near or difflib.get_close_matches(name, sorted(known), n=1, cutoff=_NEAR)
     return TrisparkError(
         "TS-PLAY-VARIABLE",
         f"{playbook} takes no variable {name}",
         where=f"-e {name}",
         expected=", ".join(own) or "no variable of its own",
         observed=name,
-        remedy=f"-e {near[0]}={value}" if near else f"leave -e {name} out",
+        remedy=f"--site {value}" if name == _SITE_NAME else f"-e {near[0]}={value}" if near else f"leave -e {name} out",
     )
 
 
-def misspelled(playbook: str, seen: Iterable[str]) -> str | None:
-    """The first of the names that a play sees which looks like one that the playbook takes, and is none; else None.
-
-    For a run of ansible-playbook, where names of the inventory, of Ansible and of -e cannot be told apart.
-    """
-    own = VARIABLES.get(playbook, ())
-    every = {name for names in VARIABLES.values() for name in names}
+def refuse_misspelled(playbook: str, seen: Iterable[str]) -> None:
+    """Raises TS-PLAY-VARIABLE for the first of the names that a play sees which `misspelled` finds."""
     for name in sorted(seen):
-        ours = name in every or name.startswith((_OF_ANSIBLE, *_OF_THE_SITE))
-        if not ours and difflib.get_close_matches(name, own, n=1, cutoff=0.8):
-            return name
-    return None
+        if near := misspelled(playbook, name):
+            raise TrisparkError(
+                "TS-PLAY-VARIABLE",
+                f"{playbook} takes no variable {name}",
+                where=f"{name}: -e or a variable of the inventory",
+                expected=", ".join(VARIABLES[playbook]),
+                observed=name,
+                remedy=f"-e {near}=... if that was meant, else another name in the inventory",
+            )
 
 
-def _role_defaults(root: Path) -> set[str]:
-    found: set[str] = set()
-    for path in root.glob("roles/*/defaults/main.yml"):
-        read: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-        found.update(map(str, read or ()))
-    return found
+def misspelled(playbook: str, name: str) -> str | None:
+    """The variable of the playbook that `name`, which is none, is nearly; else None.
+
+    For a run of ansible-playbook, where names of the inventory, of Ansible and of -e cannot be told apart: it has to be
+    nearer than where -e alone is judged.
+    """
+    every = {each for names in VARIABLES.values() for each in names}
+    if name in every or name.startswith((_OF_ANSIBLE, *_OF_THE_SITE)) or len(name) < _LETTERS:
+        return None
+    own = VARIABLES.get(playbook, ())
+    turned = [each for each in own if _is_turned(name, each)]
+    return next(iter(turned or difflib.get_close_matches(name, own, n=1, cutoff=_NEAR)), None)
+
+
+def _is_turned(name: str, other: str) -> bool:
+    """Whether two letters side by side are turned round in it, and nothing else: `vlaue`, `value`."""
+    if len(name) != len(other):
+        return False
+    differ = [index for index, (one, two) in enumerate(zip(name, other, strict=True)) if one != two]
+    match differ:
+        case [first, second]:
+            return second == first + 1 and name[first] == other[second] and name[second] == other[first]
+    return False
 
 
 def _site_keys(root: Path, site: str) -> set[str]:

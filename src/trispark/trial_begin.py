@@ -11,7 +11,7 @@ from typing import Any
 
 from trispark.errors import TrisparkError
 from trispark.plan import Ground, read_boots
-from trispark.play_variables import misspelled, unknown
+from trispark.play_variables import refuse_misspelled
 from trispark.records import RecordCache
 from trispark.site import Site, load_site
 from trispark.site_time import read_time
@@ -82,8 +82,7 @@ def begin_trial(asked: TrialAsked, now: datetime, new_id: str) -> TrialBegin:
     Raises TS-PLAY-VARIABLE, TS-DRAIN-SECONDS, TS-TIME-*, TS-WALK-*, TS-SITE-*, and why the trial cannot be planned,
     except for one whose boots were begun: that one is brought back.
     """
-    if wrong := misspelled(playbook_of(asked.stage), asked.names):
-        raise unknown(playbook_of(asked.stage), wrong)
+    refuse_misspelled(playbook_of(asked.stage), asked.names)
     drain_s = _seconds(asked.drain)
     walk = asked.resume or (asked.trial if was_begun(asked.root, asked.site, asked.trial) else "")
     records = RecordCache(asked.root / ".trispark" / asked.site / "records").list()

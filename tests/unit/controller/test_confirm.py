@@ -244,17 +244,62 @@ def test_a_keep_that_was_not_promoted_is_no_part(lab: Lab) -> None:
     assert [part.record for part in parts(lab)] == [twins["id"], block["id"]]
 
 
-def test_a_trial_is_found_though_a_later_one_moved_one_of_its_keys(lab: Lab) -> None:
-    def kept(name: str, **changed: tuple[Any, Any]) -> dict[str, Any]:
-        pairs = {key: {"baseline": old, "candidate": new} for key, (old, new) in changed.items()}
-        return {
-            "kind": "trial", "id": name, "outcome": {"verdict": "KEEP"}, "resolved": {"changed": pairs},
-            "requested": {"feature": "wo_a", "value": None},
-        }  # fmt: skip
+def kept(
+    name: str, generations: tuple[str, str], feature: str = "wo_a", /, **changed: tuple[Any, Any]
+) -> dict[str, Any]:
+    """A trial that ended with KEEP; `generations`: baseline and candidate, `changed`: values in both."""
+    pairs = {key: {"baseline": old, "candidate": new} for key, (old, new) in changed.items()}
+    return {
+        "kind": "trial", "id": name, "outcome": {"verdict": "KEEP"}, "requested": {"feature": feature, "value": None},
+        "resolved": {"baseline": generations[0], "candidate": generations[1], "changed": pairs},
+    }  # fmt: skip
 
-    records = [kept("t1", **{TWINS: (0, 1), BLOCK: (3, 5)}), kept("t2", **{BLOCK: (5, 4)})]
+
+def test_a_trial_is_found_though_a_later_one_moved_one_of_its_keys(lab: Lab) -> None:
+    records = [kept("t1", ("g0", "g1"), **{TWINS: (0, 1), BLOCK: (3, 5)}), kept("t2", ("g1", "g2"), **{BLOCK: (5, 4)})]
     found = parts_of({TWINS: 1, BLOCK: 4}, "t2", record_hash(records[1]), lab.ground.catalog, records)
     assert [(part.record, part.keys) for part in found] == [("t1", (TWINS,)), ("t2", (BLOCK,))]
+
+
+T2 = kept("t2", ("g1", "g2"), "block_size", **{BLOCK: (3, 4)})
+
+
+def twins(name: str, baseline: str, candidate: str, feature: str = "wo_a") -> dict[str, Any]:
+    return kept(name, (baseline, candidate), feature, **{TWINS: (0, 1)})
+
+
+@pytest.mark.parametrize(
+    ("before", "found"),
+    [
+        # One of another feature made the same change, and was not promoted.
+        ([twins("t1", "g0", "g1"), twins("t3", "g0", "g3", "io_threads")], "t1"),
+        ([twins("t3", "g0", "g3", "io_threads"), twins("t1", "g0", "g1")], "t1"),
+        # The same one was repeated: on another tree, or as it was.
+        ([twins("t1", "g0", "g1"), twins("t3", "h0", "h1")], "t1"),
+        ([twins("t3", "g0", "g1"), twins("t1", "g0", "g1")], "t1"),
+        # The image changed after the promotion: no candidate is the next baseline, and one feature alone can be meant.
+        ([twins("t3", "f0", "f1"), twins("t1", "g0", "h1")], "t1"),
+        # Two features can be meant, and it is not guessed which.
+        ([twins("t1", "g0", "h1"), twins("t3", "g0", "g3", "io_threads")], None),
+    ],
+)
+def test_a_part_is_what_gave_the_next_trial_its_baseline(
+    lab: Lab, before: list[dict[str, Any]], found: str | None
+) -> None:
+    def made() -> list[str]:
+        given = ({TWINS: 1, BLOCK: 4}, "t2", record_hash(T2), lab.ground.catalog, [*before, T2])
+        return [part.record for part in parts_of(*given)]
+
+    if found is None:
+        error = refused(made)
+        assert (error.id, error.observed) == ("TS-CONFIRM-ORIGIN", "t1 (wo_a) and t3 (io_threads)")
+    else:
+        assert made() == [found, "t2"]
+
+
+def test_the_last_trial_must_have_set_what_the_site_holds(lab: Lab) -> None:
+    given = ({BLOCK: 5}, "t2", record_hash(T2), lab.ground.catalog, [T2])
+    assert refused(lambda: parts_of(*given)).id == "TS-CONFIRM-ORIGIN"
 
 
 @pytest.mark.parametrize("damage", ["first gone", "last gone", "last changed", "feature gone"])
