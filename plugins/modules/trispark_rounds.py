@@ -81,7 +81,7 @@ plan:
   type: dict
   returned: with that step
 lines:
-  description: The boot's number, what all kept boots say, the state of the switch; or why there is none. With O(step=judge).
+  description: The number, what all kept boots say, and the switch now; or why there is none. With O(step=judge).
   type: list
   elements: str
   returned: with that step
