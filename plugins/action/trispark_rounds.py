@@ -1,4 +1,4 @@
-"""Plans and judges in-boot rounds on the controller; the work is in trispark.rounds."""
+"""Plans and judges in-boot rounds on the controller; the work is in trispark.rounds and rounds_kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from trispark.boot_plan import Moment
 from trispark.controller_action import ControllerAction
-from trispark.rounds import RoundsPlan, judge_rounds, plan_rounds
+from trispark.rounds import RoundsPlan, plan_rounds
+from trispark.rounds_kept import judge_rounds, play_failure
 
 
 class ActionModule(ControllerAction):
@@ -23,6 +24,8 @@ class ActionModule(ControllerAction):
         "rounds": {"type": "str", "default": ""},
         "plan": {"type": "dict", "default": {}},
         "output": {"type": "dict", "default": {}},
+        "facts": {"type": "dict", "default": {}},
+        "behind": {"type": "list", "elements": "str", "default": []},
     }
 
     def work(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -33,5 +36,6 @@ class ActionModule(ControllerAction):
             )
             return {"changed": False, "plan": plan.as_dict()}
         # What it keeps is the controller's own copy of a measurement; of the site nothing is changed.
-        found = judge_rounds(root, RoundsPlan.of(given["plan"]), given["output"], Moment.current().utc)
+        failure = play_failure(given["facts"], given["behind"])
+        found = judge_rounds(root, RoundsPlan.of(given["plan"]), given["output"], Moment.current().utc, failure)
         return {"changed": False, **found}

@@ -43,9 +43,18 @@ options:
     type: dict
     default: {}
   output:
-    description: What the load client wrote. With O(step=judge).
+    description: What the load client wrote, empty when it wrote nothing. With O(step=judge).
     type: dict
     default: {}
+  facts:
+    description: What the tasks registered on each node (C(trispark_boots)). With O(step=judge).
+    type: dict
+    default: {}
+  behind:
+    description: Nodes that did not pass the gates after the load. With O(step=judge).
+    type: list
+    elements: str
+    default: []
 attributes:
   check_mode:
     support: full
@@ -72,13 +81,17 @@ plan:
   type: dict
   returned: with that step
 lines:
-  description: The boot's number, what all kept boots say, and the state of the switch. With O(step=judge).
+  description: The number, what all kept boots say, and the switch now; or why there is none. With O(step=judge).
   type: list
   elements: str
   returned: with that step
 published:
   description: The same for the caller. With O(step=judge).
   type: dict
+  returned: with that step
+failure_line:
+  description: Why the rounds do not count; empty when they do. With O(step=judge).
+  type: str
   returned: with that step
 """
 

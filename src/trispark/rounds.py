@@ -6,33 +6,32 @@ is one number, and what is said of a feature is said over boots. Nothing here be
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from trispark.bench_plan import bench_input, client_input
+from trispark.bench_plan import client_input
 from trispark.benchstats import decode_tps
-from trispark.canonical import canonical_sha256
 from trispark.catalog import load_catalog
-from trispark.decision_rules import INTERVAL, MINIMUM_EFFECT
 from trispark.errors import TrisparkError
 from trispark.site import load_site
 from trispark_bench.rounds import LEAST_ROUNDS, MOST_ROUNDS, ORDER, ROUNDS_PROTOCOL
 
-SCHEMA_VERSION: Final = 1
 RANK: Final = 0
 """The client runs beside the head: the switch of an engine without an API key obeys its own host alone. What that
 costs, it costs both states alike."""
-HOLD_S: Final = 300.0
 SLOWEST_TPS: Final = 5.0
 """A slower engine does not come to its end in time."""
-BOOTS: Final = 2
-"""Fewer say nothing of how boots differ."""
+LONGEST_HOLD_S: Final = 600.0
+"""For so long an engine holds an order at most; a pass has to end before."""
+TURN_S: Final = 30.0
+"""Of a hold, for what is no request: the look at the switch and at the counters."""
+AGENT_AT_MOST_S: Final = 86400.0
+"""The longest deadline that the agent takes."""
+GRACE_S: Final = 90.0
+"""The agent ends the client so long after the client's own deadline: time for the way back."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,12 @@ WORDS: Final = {
         "the switch changes the output: it is not bit-identical",
         "the same bytes",
         remedy="the switch is as it was; it is no switch of a running engine: correct in_boot of its entry",
+    ),
+    "repeat": Word(
+        "TS-ROUNDS-REPEAT",
+        "the engine does not repeat its own output, so nothing is known of the switch",
+        "the same bytes in one state",
+        remedy=AGAIN,
     ),
     "traffic": Word(
         "TS-ROUNDS-TRAFFIC",
@@ -81,13 +86,13 @@ class RoundsPlan:
     request: Mapping[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON form."""
-        return {**asdict(self), "rank": RANK}
+        """JSON form, with the rank that measures and the agent's deadline (s)."""
+        return {**asdict(self), "rank": RANK, "deadline_s": self.request["bench"]["deadline_s"] + GRACE_S}
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> RoundsPlan:
         """From its JSON form."""
-        return cls(**{name: part for name, part in value.items() if name != "rank"})
+        return cls(**{name: part for name, part in value.items() if name not in ("rank", "deadline_s")})
 
 
 def plan_rounds(
@@ -100,8 +105,8 @@ def plan_rounds(
 ) -> RoundsPlan:
     """The rounds of a feature that what runs holds. `running`: the plan of a look at it (boot_plan.plan_stored).
 
-    Raises TS-FEATURE-UNKNOWN, TS-ROUNDS-FEATURE, TS-ROUNDS-ENGINE, TS-ROUNDS-OFF, TS-ROUNDS-COUNT, TS-ROUNDS-BOOT,
-    TS-SITE-*, TS-WORKLOAD-*.
+    Raises TS-FEATURE-UNKNOWN, TS-ROUNDS-FEATURE, TS-ROUNDS-ENGINE, TS-ROUNDS-OFF, TS-ROUNDS-COUNT, TS-ROUNDS-PASS,
+    TS-ROUNDS-BOOT, TS-SITE-*, TS-WORKLOAD-*.
     """
     site, catalog = load_site(root / "inventory" / site_name, images="optional"), load_catalog(root)
     entry, engine = catalog.require_feature(feature or "(none)"), str(running["resolved"]["engine"])
@@ -145,7 +150,9 @@ def plan_rounds(
             remedy=f"--rounds {LEAST_ROUNDS}",
         )
     bench = client_input(site, root)
-    requests = (count + 1) * len(ORDER) * len(bench["workloads"])
+    request_s = 1.0 + bench["max_tokens"] / SLOWEST_TPS
+    hold_s = _hold_s(site_name, request_s, len(bench["workloads"]))
+    deadline_s = _deadline_s(count, request_s * len(bench["workloads"]))
     input_ = {
         **bench,
         "base_url": f"http://127.0.0.1:{site.api_port}",
@@ -153,14 +160,14 @@ def plan_rounds(
         "contexts": None,
         "mixed": [],
         "repetitions": 1,
-        "deadline_s": 120.0 + requests * (1.0 + bench["max_tokens"] / SLOWEST_TPS),
+        "deadline_s": deadline_s,
     }
     request = {
         "protocol": ROUNDS_PROTOCOL,
         "switch": feature,
         "rounds": count,
         "world": len(running["nodes"]),
-        "hold_s": HOLD_S,
+        "hold_s": hold_s,
         "bench": input_,
     }
     return RoundsPlan(
@@ -171,6 +178,39 @@ def plan_rounds(
         engine,
         site.require_bench_image(),
         request,
+    )
+
+
+def _hold_s(site: str, request_s: float, workloads: int) -> float:
+    """An order holds through the longest pass. Raises TS-ROUNDS-PASS where no order may hold so long."""
+    hold_s = TURN_S + request_s * workloads
+    if hold_s <= LONGEST_HOLD_S:
+        return hold_s
+    raise TrisparkError(
+        "TS-ROUNDS-PASS",
+        "a pass may take longer than an engine holds a switch",
+        where=f"inventory/{site} site_bench",
+        expected=f"at most {LONGEST_HOLD_S:g} s at {SLOWEST_TPS:g} tokens a second",
+        observed=f"{hold_s:.0f} s: {workloads} workloads of {request_s:.0f} s each, and {TURN_S:g} s",
+        remedy="fewer max_tokens or workloads in site_bench",
+    )
+
+
+def _deadline_s(count: int, pass_s: float) -> float:
+    """Of the client. Raises TS-ROUNDS-COUNT where the agent would refuse it."""
+    round_s = len(ORDER) * pass_s
+    deadline_s = 120.0 + (count + 1) * round_s
+    if deadline_s + GRACE_S <= AGENT_AT_MOST_S:
+        return deadline_s
+    # A pass is below LONGEST_HOLD_S, so the least number of rounds always fits.
+    most = int((AGENT_AT_MOST_S - GRACE_S - 120.0) // round_s) - 1
+    raise TrisparkError(
+        "TS-ROUNDS-COUNT",
+        "so many rounds may take longer than the agent lets a load client run",
+        where="rounds",
+        expected=f"at most {most}: {AGENT_AT_MOST_S:g} s at {SLOWEST_TPS:g} tokens a second",
+        observed=f"{count}: {deadline_s + GRACE_S:.0f} s",
+        remedy=f"--rounds {most}",
     )
 
 
@@ -200,24 +240,17 @@ def effects_of(plan: RoundsPlan, output: Mapping[str, Any]) -> list[float]:
     """
     restored, ended = output.get("restored"), output.get("ended")
     if restored is not None and not restored["verified"]:
+        hold_s = float(plan.request["hold_s"])
         raise TrisparkError(
             "TS-ROUNDS-RESTORE",
             "the switch is not known to be back at what the generation says",
             where=f"boot {plan.running}",
             expected=f"{plan.feature} {'on' if restored['declared'] else 'off'} on every rank",
             observed="; ".join(part for part in (restored["why"], (ended or {}).get("what")) if part) or str(restored),
-            remedy=f"wait {HOLD_S:g} s and ask the head for /lab/switches; ./trispark play site boots the baseline",
+            remedy=f"wait {hold_s:g} s and ask the head for /lab/switches; ./trispark play site boots the baseline",
         )
     if ended is not None:
-        word = WORDS[str(ended["code"])]
-        raise TrisparkError(
-            word.error_id,
-            word.what,
-            where=f"{plan.feature} in boot {plan.running}",
-            expected=word.expected,
-            observed=str(ended["what"])[:300],
-            remedy=word.remedy,
-        )
+        raise end_of(plan, ended)
     count = int(plan.request["rounds"])
     wanted = [(index, place, on) for index in range(count + 1) for place, on in ORDER]
     passes = list(output.get("passes") or ())
@@ -238,6 +271,19 @@ def effects_of(plan: RoundsPlan, output: Mapping[str, Any]) -> list[float]:
     return found
 
 
+def end_of(plan: RoundsPlan, ended: Mapping[str, Any]) -> TrisparkError:
+    """The error of what the client says of the end, {code, what}."""
+    word = WORDS[str(ended["code"])]
+    return TrisparkError(
+        word.error_id,
+        word.what,
+        where=f"{plan.feature} in boot {plan.running}",
+        expected=word.expected,
+        observed=str(ended["what"])[:300],
+        remedy=word.remedy,
+    )
+
+
 def _rate(plan: RoundsPlan, request: Mapping[str, Any]) -> float:
     rate = decode_tps(request)
     if rate is None or not rate > 0:
@@ -254,140 +300,3 @@ def _incomplete(plan: RoundsPlan, expected: str, observed: str) -> TrisparkError
         observed=observed,
         remedy="start the rounds again",
     )
-
-
-@dataclass(frozen=True)
-class RoundsOfBoot:
-    """What the rounds of one boot gave: its one number is `log_ratio`, the mean of `rounds`. `work`: hash of what was
-    asked, from which the image and the client's place are left out."""
-
-    site: str
-    feature: str
-    generation: str
-    boot: str
-    time: str
-    work: str
-    rounds: tuple[float, ...]
-    log_ratio: float
-
-    @classmethod
-    def judged(cls, plan: RoundsPlan, output: Mapping[str, Any], time: str) -> RoundsOfBoot:
-        """Raises TS-ROUNDS-*."""
-        effects = effects_of(plan, output)
-        bench = {"rank": RANK, "image": plan.image, "input": plan.request["bench"]}
-        work = canonical_sha256({name: part for name, part in bench_input(bench).items() if name != "image"})
-        return cls(
-            plan.site,
-            plan.feature,
-            plan.generation,
-            plan.running,
-            time,
-            work,
-            tuple(effects),
-            math.fsum(effects) / len(effects),
-        )
-
-    def line(self) -> str:
-        """For a person."""
-        spread = statistics.stdev(self.rounds)
-        return (
-            f"boot {self.boot}: {self.feature} on against off {_percent(self.log_ratio)} "
-            f"({len(self.rounds)} rounds, which vary by {100 * spread:.2f} %; outputs byte for byte the same)"
-        )
-
-
-@dataclass(frozen=True)
-class Screening:
-    """Over boots of one generation that did the same work. `low`, `high`: t interval; None for fewer than BOOTS."""
-
-    boots: int
-    log_ratio: float
-    low: float | None
-    high: float | None
-    says: str
-
-    def line(self) -> str:
-        """For a person."""
-        span = ""
-        if self.low is not None and self.high is not None:
-            span = f" [{_percent(self.low)}, {_percent(self.high)}] at {100 * INTERVAL:g} %"
-        return f"{self.boots} {'boot' if self.boots == 1 else 'boots'}: {_percent(self.log_ratio)}{span}: {self.says}"
-
-
-def screen(found: Sequence[RoundsOfBoot]) -> Screening:
-    """What the boots say together; a boot whose rounds were repeated counts once, by its newest."""
-    values = list({each.boot: each.log_ratio for each in sorted(found, key=lambda each: each.time)}.values())
-    mean = math.fsum(values) / len(values)
-    if len(values) < BOOTS:
-        return Screening(len(values), mean, None, None, "one boot says nothing: boot it again, and repeat the rounds")
-    from scipy import stats
-
-    half = float(stats.t.ppf((1 + INTERVAL) / 2, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
-    low, high = mean - half, mean + half
-    if high < 0:
-        says = "slower while it is on; a screening, no verdict"
-    elif low > 0 and mean >= math.log1p(MINIMUM_EFFECT):
-        says = "worth a trial; a screening, no verdict"
-    elif low > 0:
-        says = "faster while it is on, by less than a trial would keep; a screening, no verdict"
-    else:
-        says = "no difference shown; a screening, no verdict"
-    return Screening(len(values), mean, low, high, says)
-
-
-def _percent(log_ratio: float) -> str:
-    return f"{100 * math.expm1(log_ratio):+.2f} %"
-
-
-def rounds_directory(root: Path, site: str) -> Path:
-    """Where the controller keeps the rounds of a site, a file a boot and feature."""
-    return root / ".trispark" / site / "rounds"
-
-
-def keep_rounds(root: Path, boot: RoundsOfBoot, output: Mapping[str, Any]) -> Path:
-    """Write the number of a boot with all that was measured. Raises OSError."""
-    directory = rounds_directory(root, boot.site)
-    directory.mkdir(parents=True, mode=0o700, exist_ok=True)
-    target = directory / f"{boot.boot}-{boot.feature}.json"
-    partial = target.with_suffix(".tmp")
-    with partial.open("w", encoding="utf-8") as file:
-        json.dump({"schema_version": SCHEMA_VERSION, **asdict(boot), "output": output}, file, sort_keys=True)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(target)
-    return target
-
-
-def kept_rounds(root: Path, like: RoundsOfBoot) -> list[RoundsOfBoot]:
-    """Boots of the same generation, feature and work. What cannot be read is left out: it is no evidence."""
-    found = []
-    for path in sorted(rounds_directory(root, like.site).glob(f"*-{like.feature}.json")):
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            if content.pop("schema_version") != SCHEMA_VERSION:
-                continue
-            content.pop("output")
-            each = RoundsOfBoot(**{**content, "rounds": tuple(content["rounds"])})
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            continue
-        if (each.generation, each.feature, each.work) == (like.generation, like.feature, like.work):
-            found.append(each)
-    return found
-
-
-def judge_rounds(root: Path, plan: RoundsPlan, output: Mapping[str, Any], time: str) -> dict[str, Any]:
-    """{"lines", "published"}: the boot's number, kept, and what all kept boots say. Raises TS-ROUNDS-*."""
-    boot = RoundsOfBoot.judged(plan, output, time)
-    path = keep_rounds(root, boot, output)
-    screening = screen(kept_rounds(root, boot))
-    restored = output["restored"]
-    lines = [
-        boot.line(),
-        screening.line(),
-        f"{plan.feature} is {'on' if restored['on'] else 'off'} again on every rank (epoch {restored['epoch']}), "
-        "as the generation says",
-    ]
-    kept = os.path.relpath(path, root)
-    published = {"boot": asdict(boot), "screening": asdict(screening), "restored": restored, "path": kept}
-    return {"lines": lines, "published": {"rounds": published}}

@@ -2,7 +2,8 @@
 
 A round is four passes, off on on off (ABBA), over the same prompts; the first round is measured and dropped. Before a
 pass every rank has acknowledged the switch; after it the switch must still be as it was ordered, the counters of the
-server must have grown by our requests alone, and every text must be, byte for byte, what it was before.
+server must have grown by our requests alone, and every text must be, byte for byte, what it was before in this state.
+A text that differs between the states ends the rounds after the round, when each state has repeated its own.
 Whatever happens, the switch is brought back to what the launch declared, and it is looked whether it is.
 
 0 with an output, whatever it says, 1 without one, 2 for a wrong input. OUTPUT.json: see `Rounds`; its `ended` has a
@@ -35,7 +36,7 @@ ORDER = ((0, False), (1, True), (2, True), (3, False))
 """(place in a round, whether the switch is on)."""
 LEAST_ROUNDS = 8
 MOST_ROUNDS = 64
-CODES = ("acknowledgement", "difference", "traffic", "request", "engine", "interrupted")
+CODES = ("acknowledgement", "difference", "repeat", "traffic", "request", "engine", "interrupted")
 COUNTED = ("generation_tokens", "finished_requests")
 RESTORE_S = 30.0
 
@@ -122,8 +123,20 @@ async def run_rounds(plan: RoundsPlan, results: Rounds) -> None:
         results.ended = {"code": "interrupted", "what": "a signal"}
         raise
     finally:
-        # Also when this very task is being cancelled.
-        await asyncio.shield(run.restore())
+        await _whole(asyncio.ensure_future(run.restore()))
+
+
+async def _whole(task: asyncio.Task[None]) -> None:
+    """Waits until the task is done, whatever cancels the one that waits; that is raised then."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()
 
 
 class _Run:
@@ -132,11 +145,10 @@ class _Run:
         self._results = results
         self._target: Target = plan.bench.target()
         self._counters = Counters(self._target, plan.bench.silence_s)
-        self._texts: dict[tuple[str, str], tuple[str | None, int]] = {}
+        self._texts: dict[tuple[str, str], dict[bool, tuple[str | None, int]]] = {}
         self._begin_ns = time.monotonic_ns()
         self._epoch = -1
         self._declared: bool | None = None
-        self._on: bool | None = None
 
     async def run(self) -> None:
         state = await self._state()
@@ -148,6 +160,7 @@ class _Run:
         for index in range(self._plan.rounds + 1):
             for place, on in ORDER:
                 counted = await self._pass(index, place, on, counted)
+            self._require_same(index)
         self._results.identity.append((await self._counters.read())["identity"])
 
     async def restore(self) -> None:
@@ -166,7 +179,7 @@ class _Run:
 
     async def _pass(self, index: int, place: int, on: bool, counted: Mapping[str, float]) -> dict[str, float]:
         acknowledged = await self._turn(on)
-        samples = [await self._request(job, index) for job in self._jobs(index)]
+        samples = [await self._request(job, index, on) for job in self._jobs(index)]
         state = await self._state()
         if state["on"] is not on or state["epoch"] != self._epoch:
             raise Ended(
@@ -197,7 +210,7 @@ class _Run:
             for name, each in bench.workloads.items()
         ]
 
-    async def _request(self, job: Job, index: int) -> Sample:
+    async def _request(self, job: Job, index: int, on: bool) -> Sample:
         bench = self._plan.bench
         begun = Sample(f"rounds-{job.workload}", job.workload, index)
         # One seed for all: a sampled text has to repeat too.
@@ -213,14 +226,20 @@ class _Run:
         if sample.error:
             raise Ended("request", f"{job.workload}: {sample.error}")
         found = (sample.text_sha, sample.completion_tokens or 0)
-        known = self._texts.setdefault((job.workload, job.prompt), found)
+        known = self._texts.setdefault((job.workload, job.prompt), {}).setdefault(on, found)
         if known != found:
             raise Ended(
-                "difference",
-                f"{job.workload}, round {index}: {found[1]} tokens with the hash {found[0]}, before it were {known[1]} "
-                f"with {known[0]}; the switch is now {_word(self._on)}",
+                "repeat", f"{job.workload}, round {index}: {_text(found)}, before it {_text(known)}, both {_word(on)}"
             )
         return sample
+
+    def _require_same(self, index: int) -> None:
+        """After a whole round each state has given each of its texts twice, so a difference is the switch's."""
+        for (workload, _), found in self._texts.items():
+            if found[False] != found[True]:
+                raise Ended(
+                    "difference", f"{workload}, round {index}: off {_text(found[False])}, on {_text(found[True])}"
+                )
 
     def _require_ours(
         self, where: str, samples: list[Sample], before: Mapping[str, float], now: Mapping[str, float]
@@ -242,7 +261,6 @@ class _Run:
         """Order it, and require that every rank has taken over this very order."""
         order = {"name": self._plan.switch, "on": on, "hold_s": self._plan.hold_s}
         status, answer = await _post(self._target, "/lab/switch", order, self._plan.bench.silence_s)
-        self._on = on
         if status not in (200, 409):
             raise Ended("engine", f"HTTP {status} for the order: {answer}")
         try:
@@ -275,6 +293,10 @@ class _Run:
 def _counted(read: Mapping[str, Any]) -> dict[str, float]:
     state = read["state"]
     return {name: float(state[name]) for name in COUNTED if isinstance(state.get(name), int | float)}
+
+
+def _text(found: tuple[str | None, int]) -> str:
+    return f"{found[1]} tokens with the hash {found[0]}"
 
 
 def _word(on: object) -> str:

@@ -26,6 +26,11 @@ class Engine:
         """Once: afterwards, above all on the way back, it is sound again."""
         return self.fault if len(self.orders) == self.at else ""
 
+    @property
+    def _other(self) -> bool:
+        """Once, or from `at` on whenever the switch is on."""
+        return self._now == "other text" or (self.fault == "switched text" and len(self.orders) >= self.at and self.on)
+
     def app(self) -> web.Application:
         app = web.Application()
         app.router.add_get("/server_info", self._info)
@@ -80,7 +85,7 @@ class Engine:
         self.tokens += count
         if self._now == "failing":
             return web.Response(status=500)
-        return await _stream(request, ["x"] * (count - 1) + ["y" if self._now == "other text" else "x"])
+        return await _stream(request, ["x"] * (count - 1) + ["y" if self._other else "x"])
 
 
 async def _stream(request: web.Request, texts: list[str]) -> web.StreamResponse:

@@ -79,7 +79,7 @@ def test_a_switch_that_is_off_by_declaration_ends_off() -> None:
         ("no acks", "acknowledgement"),
         ("turned", "acknowledgement"),
         ("other epoch", "acknowledgement"),
-        ("other text", "difference"),
+        ("other text", "repeat"),
         ("foreign", "traffic"),
         ("silent counters", "traffic"),
         ("failing", "request"),
@@ -95,6 +95,22 @@ def test_what_ends_the_rounds_and_the_way_back(fault: str, code: str) -> None:
     assert engine.on is True
     assert results.restored is not None
     assert results.restored["verified"]
+
+
+def test_a_difference_is_the_switch_s_only_when_each_state_repeats_its_own() -> None:
+    engine = Engine("switched text", at=0)
+    results = measured(engine)
+    assert (results.ended or {})["code"] == "difference", results.ended
+    assert len(engine.orders) == len(ORDER) + 1, "to the end of the round, and the way back"
+    assert "round 0: off 8 tokens" in (results.ended or {})["what"]
+    assert (results.restored or {})["verified"]
+
+
+@pytest.mark.parametrize("at", [2, 3, 4])
+def test_an_engine_that_does_not_repeat_itself_says_nothing_of_the_switch(at: int) -> None:
+    """The odd text of one pass of the first round: also where the first difference is between the states."""
+    results = measured(Engine("other text", at=at))
+    assert (results.ended or {})["code"] == "repeat", results.ended
 
 
 def test_an_engine_that_is_gone_cannot_be_brought_back_and_that_is_said() -> None:
@@ -151,6 +167,36 @@ def test_a_signal_ends_the_rounds_with_the_switch_brought_back(tmp_path: Path, n
             return await super()._chat(request)
 
     engine = Slow()
+    found = ended_by(tmp_path, engine, number, in_answer, threading.Event())
+    assert (found["ended"]["code"], found["restored"]["verified"], engine.on) == ("interrupted", True, True)
+    assert len(found["passes"]) == 2
+
+
+@pytest.mark.parametrize("fault", ["", "failing"])
+def test_a_first_signal_during_the_way_back_does_not_hinder_it(tmp_path: Path, fault: str) -> None:
+    """After whole rounds, and after some that ended by themselves."""
+    last = PASSES + 1 if not fault else 10
+    in_restore, signalled = threading.Event(), threading.Event()
+
+    class SlowBack(Engine):
+        async def _switch(self, request: web.Request) -> web.Response:
+            answer = await super()._switch(request)
+            if len(self.orders) == last:
+                in_restore.set()
+                await asyncio.to_thread(signalled.wait, 60)
+            return answer
+
+    engine = SlowBack(fault)
+    found = ended_by(tmp_path, engine, signal.SIGTERM, in_restore, signalled)
+    assert (found["restored"]["verified"], engine.on, len(engine.orders)) == (True, True, last)
+    assert (found["ended"] or {}).get("code") == ("request" if fault else None), "what was measured is as it was"
+
+
+def ended_by(
+    work: Path, engine: Engine, number: int, ready: threading.Event, signalled: threading.Event
+) -> dict[str, Any]:
+    """The output of the client as a process of its own, signalled at `ready`. It catches the signal without a word, so
+    the server is let go on by `signalled` only after the kernel has handed it over."""
     loop = asyncio.new_event_loop()
     runner = web.AppRunner(engine.app(), shutdown_timeout=0.1, handler_cancellation=True)
     loop.run_until_complete(runner.setup())
@@ -159,18 +205,19 @@ def test_a_signal_ends_the_rounds_with_the_switch_brought_back(tmp_path: Path, n
     thread.start()
     try:
         bench = {**PLAN, "base_url": f"http://127.0.0.1:{runner.addresses[0][1]}"}
-        (tmp_path / "input.json").write_text(json.dumps({**ROUNDS, "bench": bench}))
-        argv = [sys.executable, "-m", "trispark_bench.rounds", str(tmp_path / "input.json"), str(tmp_path / "out.json")]
+        (work / "input.json").write_text(json.dumps({**ROUNDS, "bench": bench}))
+        argv = [sys.executable, "-m", "trispark_bench.rounds", str(work / "input.json"), str(work / "out.json")]
         source = str(Path(__file__).resolve().parents[3] / "src")
         with subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": source}) as process:
-            assert in_answer.wait(60)
+            assert ready.wait(60)
             process.send_signal(number)
+            signalled.set()
             assert process.wait(60) == 0
     finally:
+        signalled.set()
         asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(60)
         loop.close()
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert (found["ended"]["code"], found["restored"]["verified"], engine.on) == ("interrupted", True, True)
-    assert len(found["passes"]) == 2
+    found: dict[str, Any] = json.loads((work / "out.json").read_text())
+    return found

@@ -12,21 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trispark.catalog import Catalog, load_catalog
 from trispark.catalog_check import check_references
 from trispark.errors import TrisparkError
-from trispark.rounds import (
-    WORDS,
+from trispark.rounds import WORDS, RoundsPlan, effects_of, plan_rounds
+from trispark.rounds_kept import (
     RoundsOfBoot,
-    RoundsPlan,
-    effects_of,
     judge_rounds,
     keep_rounds,
     kept_rounds,
-    plan_rounds,
+    play_failure,
     rounds_directory,
     screen,
 )
@@ -112,6 +111,34 @@ def test_what_cannot_be_switched_is_refused_before_anything_is_sent(
     assert error.id == error_id
     if engine == "sglang":
         assert f"no adapter of the engine sglang acknowledges a switch of {feature} yet" in error.what
+
+
+def measures(root: Path, **bench: Any) -> None:
+    """Give the site another measurement."""
+    path = root / "inventory/lab/group_vars/all/site.yml"
+    site = yaml.safe_load(path.read_text())
+    site["site_bench"] |= {"repetitions": 1, "concurrency": [1], **bench}
+    path.write_text(yaml.safe_dump(site))
+
+
+def test_an_order_holds_through_the_longest_pass(root: Path, catalog: Catalog) -> None:
+    measures(root, max_tokens=512, workloads=["prose", "code", "structured", "chat"])
+    plan = planned(root, catalog)
+    assert plan.request["hold_s"] == pytest.approx(30 + 4 * (1 + 512 / 5))
+    assert plan.as_dict()["deadline_s"] == plan.request["bench"]["deadline_s"] + 90
+    ClientPlan.from_json(json.loads(json.dumps(plan.request)))
+    measures(root, max_tokens=1024, workloads=["prose", "code", "structured", "chat"])
+    error = refused(lambda: planned(root, catalog))
+    assert (error.id, error.expected) == ("TS-ROUNDS-PASS", "at most 600 s at 5 tokens a second")
+
+
+def test_so_many_rounds_that_the_agent_would_refuse_their_deadline_are_refused(root: Path, catalog: Catalog) -> None:
+    measures(root, max_tokens=512, workloads=["prose", "code", "structured", "chat"])
+    error = refused(lambda: planned(root, catalog, rounds="64"))
+    assert error.id == "TS-ROUNDS-COUNT"
+    most = int(error.remedy.removeprefix("--rounds "))
+    assert planned(root, catalog, rounds=str(most)).as_dict()["deadline_s"] <= 86400
+    assert refused(lambda: planned(root, catalog, rounds=str(most + 1))).id == "TS-ROUNDS-COUNT"
 
 
 def test_an_engine_that_does_not_serve_is_refused(root: Path, catalog: Catalog) -> None:
@@ -205,17 +232,70 @@ def test_a_steady_drift_and_the_first_round_do_not_move_the_number(gain: float, 
 def test_rounds_that_do_not_count(root: Path, catalog: Catalog, change: Any, error_id: str) -> None:
     found = output()
     change(found)
-    error = refused(lambda: judge_rounds(root, planned(root, catalog), found, TIME))
-    assert error.id == error_id
-    assert not list(rounds_directory(root, "lab").glob("*")), "nothing of them is kept"
+    plan = planned(root, catalog)
+    assert refused(lambda: effects_of(plan, found)).id == error_id
+    judge_rounds(root, plan, output(0.03), TIME)
+    judged = judge_rounds(root, plan, found, TIME)
+    assert judged["failure_line"].startswith(f"{error_id}:")
+    assert judged["lines"] == [judged["failure_line"]]
+    (path,) = rounds_directory(root, "lab").iterdir()
+    kept = json.loads(path.read_text())
+    assert kept["ended"] == {"id": error_id, "line": judged["failure_line"]}, "in place of the earlier number"
+    assert (kept["output"], kept["log_ratio"], kept["rounds"]) == (found, None, [])
+    assert (kept["different"] is None) is (error_id != "TS-ROUNDS-DIFFERENT")
+    others = judge_rounds(root, replace(plan, running="b2"), output(0.03), TIME)
+    assert others["published"]["rounds"]["screening"]["boots"] == 1, "such a boot counts for nothing"
 
 
 def test_a_switch_that_is_not_back_is_said_before_all_else(root: Path, catalog: Catalog) -> None:
-    found = output()
+    plan, found = planned(root, catalog), output()
     found.update(ended={"code": "difference", "what": "another text"})
     found["restored"].update(verified=False, why="the engine is gone")
-    error = refused(lambda: judge_rounds(root, planned(root, catalog), found, TIME))
+    error = refused(lambda: effects_of(plan, found))
     assert (error.id, error.observed) == ("TS-ROUNDS-RESTORE", "the engine is gone; another text")
+    assert f"wait {plan.request['hold_s']:g} s" in error.remedy
+    judge_rounds(root, plan, found, TIME)
+    other = judge_rounds(root, replace(plan, running="b2"), output(0.03), TIME)
+    assert "TS-ROUNDS-DIFFERENT" in other["lines"][1], "the difference is kept, too"
+
+
+def test_a_difference_in_one_boot_is_said_in_place_of_worth_a_trial(root: Path, catalog: Catalog) -> None:
+    plan = planned(root, catalog)
+    for boot in ("b1", "b2", "b3"):
+        last = judge_rounds(root, replace(plan, running=boot), output(0.03), TIME)
+    assert "worth a trial" in last["lines"][1]
+    changed = output()
+    changed.update(ended={"code": "difference", "what": "another text"})
+    judge_rounds(root, replace(plan, running="b1"), changed, TIME)
+    for boot, boots in (("b2", 2), ("b1", 3)):  # also after rounds of that very boot which saw none
+        last = judge_rounds(root, replace(plan, running=boot), output(0.03), TIME)
+        assert last["published"]["rounds"]["screening"]["boots"] == boots
+        assert "the switch changed the output in b1 (TS-ROUNDS-DIFFERENT)" in last["lines"][1]
+        assert "worth a trial" not in last["lines"][1]
+    for change in (replace(plan, running="b9", generation="g1"), planned(root, catalog, "engram_cache")):
+        assert "DIFFERENT" not in judge_rounds(root, change, output(0.03), TIME)["lines"][1]
+
+
+def test_rounds_whose_gates_failed_count_for_nothing(root: Path, catalog: Catalog) -> None:
+    plan = planned(root, catalog)
+    judged = judge_rounds(root, plan, output(0.03), TIME, "after_load.engram.reads: failed")
+    assert judged["failure_line"] == "after_load.engram.reads: failed"
+    assert judged["published"]["rounds"]["ended"]["id"] == "TS-ROUNDS-GATES"
+    ended = output()
+    ended.update(ended={"code": "traffic", "what": "foreign"})
+    judged = judge_rounds(root, plan, ended, TIME, "after_load.engram.reads: failed")
+    assert judged["failure_line"] == "after_load.engram.reads: failed"
+    assert judged["lines"][0].startswith("TS-ROUNDS-TRAFFIC:"), "why the rounds ended is not hidden"
+
+
+def test_the_cause_in_the_playbook_is_said_before_what_followed_from_it() -> None:
+    followed = {"failure": {"task": "t", "result": {"msg": "boot.ranks: not every rank"}}}
+    cause = {"failure": {"task": "t", "result": {"msg": "TS-BENCH-RUN: the load\nclient failed"}}}
+    assert play_failure({"a": followed, "b": cause, "c": {}}, ["a"]) == "TS-BENCH-RUN: the load client failed"
+    assert play_failure({"a": followed}, []).startswith("boot.ranks:")
+    assert play_failure({"a": {"failure": {"task": "Observe", "result": {}}}}, []) == "Observe failed"
+    assert play_failure({"a": {"failure": {}}}, ["b"]) == "not reached after the rounds: b"
+    assert play_failure({"a": {"failure": {}}}, []) == ""
 
 
 # -- over boots

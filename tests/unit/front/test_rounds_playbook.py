@@ -175,7 +175,12 @@ def test_rounds_are_planned_measured_judged_and_kept(tree: Path, serve: Any) -> 
 
 @pytest.mark.parametrize(
     ("fault", "error_id"),
-    [("refused", "TS-ROUNDS-ACK"), ("other text", "TS-ROUNDS-DIFFERENT"), ("foreign", "TS-ROUNDS-TRAFFIC")],
+    [
+        ("refused", "TS-ROUNDS-ACK"),
+        ("other text", "TS-ROUNDS-REPEAT"),
+        ("switched text", "TS-ROUNDS-DIFFERENT"),
+        ("foreign", "TS-ROUNDS-TRAFFIC"),
+    ],
 )
 def test_what_ends_the_rounds_fails_the_playbook_with_the_switch_back(
     tree: Path, serve: Any, fault: str, error_id: str
@@ -185,16 +190,24 @@ def test_what_ends_the_rounds_fails_the_playbook_with_the_switch_back(
     assert done.returncode != 0
     assert error_id in done.stdout, done.stdout[-3000:]
     assert engine.on is True
-    assert not (tree / ".trispark").exists()
+    (kept,) = (tree / ".trispark/lab/rounds").iterdir()
+    assert json.loads(kept.read_text())["ended"]["id"] == error_id
 
 
-def test_gates_that_do_not_hold_after_the_rounds_keep_nothing_and_the_switch_is_said(tree: Path, serve: Any) -> None:
-    engine = Engine(name="engram_prefetch")
+@pytest.mark.parametrize(("fault", "error_id"), [("", "TS-ROUNDS-GATES"), ("foreign", "TS-ROUNDS-TRAFFIC")])
+def test_gates_that_do_not_hold_fail_the_playbook_and_hide_nothing(
+    tree: Path, serve: Any, fault: str, error_id: str
+) -> None:
+    engine = Engine(fault, name="engram_prefetch")
     done = play(tree, serve(engine), feature="engram_prefetch", gates_fail="true")
     assert done.returncode != 0
-    assert "after_load.engram.reads" in done.stdout
+    last = done.stdout[done.stdout.rindex("TASK [") :]
+    assert "End with the failure" in last
+    assert "after_load.engram.reads" in last
+    assert error_id in done.stdout
     assert "verified: true" in done.stdout
-    assert not (tree / ".trispark").exists()
+    (kept,) = (tree / ".trispark/lab/rounds").iterdir()
+    assert json.loads(kept.read_text())["ended"]["id"] == error_id
 
 
 def test_nothing_is_switched_in_check_mode_or_when_it_is_refused(tree: Path, serve: Any) -> None:
