@@ -1,5 +1,7 @@
 """`trispark-node VERB`: request as JSON on standard input, one JSON object on standard output.
 
+For a person: `trispark-node VERB --option ...` at a terminal or with options prints lines (trispark_node.by_hand).
+
 Exit status: 0 done, 1 refused or failed, 2 not understood. Nothing else is ever written to standard output, except the
 help for a person (`--help`, `-h`, or no verb).
 """
@@ -20,6 +22,7 @@ from trispark_node import (
     adopt,
     baseline,
     boot_log,
+    by_hand,
     engine,
     engram,
     engram_job,
@@ -34,6 +37,8 @@ from trispark_node import (
     observe,
     oneshot,
     records,
+    recover,
+    rollback,
     share,
     watching,
 )
@@ -114,6 +119,9 @@ HELP = {
     "can-start": "whether a generation could be started",
     "start": "start the engine of the current generation",
     "stop": "stop the engine, keep its log, remove its container",
+    "rollback": "fence, stop the engine, make the last good generation current; starts nothing",
+    "rollback-clear": "forget a rollback that is complete or moot",
+    "recover": "end what an interrupted agent had begun",
     "survey": "containers of someone else, and what was taken over",
     "adopt": "take over a container of someone else: describe it, keep the way back, stop it",
     "adopt-back": "start again, as it was, what was taken over",
@@ -149,6 +157,9 @@ VERBS: dict[str, Verb] = {
     "can-start": _asking(generations.GenerationRequest.parse, engine.can_start),
     "start": _changing("start", engine.StartRequest.parse, engine.plan_start),
     "stop": _changing("stop", engine.StopRequest.parse, engine.plan_stop),
+    "rollback": _changing("rollback", rollback.RollbackRequest.parse, rollback.plan_rollback),
+    "rollback-clear": _changing("rollback-clear", rollback.ClearRequest.parse, rollback.plan_clear),
+    "recover": _changing("recover", lambda _fields: None, lambda node, _request: recover.plan_recover(node)),
     "survey": _asking(adopt.SurveyRequest.parse, adopt.survey),
     "adopt": _changing("adopt", adopt.AdoptRequest.parse, adopt.plan_adopt),
     "adopt-back": _changing("adopt-back", adopt.BackRequest.parse, adopt.plan_back),
@@ -179,7 +190,13 @@ def help_text() -> str:
         "usage: trispark-node VERB\n"
         "       as root; the request is one JSON object on standard input, the answer one on standard output\n\n"
         f"verbs:\n{verbs}\n\n"
-        "By hand, reading only: sudo trispark-node status </dev/null\n"
+        "by hand:\n"
+        "  trispark-node status\n"
+        "  trispark-node rollback [--to ID] [--epoch N] [--deadline SECONDS]\n"
+        "  trispark-node recover\n"
+        "  trispark-node stop [--deadline SECONDS]\n"
+        "  trispark-node start --boot NAME --epoch N\n"
+        "  --json: the answer as JSON; without terminal and options the request too\n\n"
         "Exit status: 0 done, 1 refused or failed, 2 not understood.\n"
     )
 
@@ -241,11 +258,27 @@ def main(argv: Sequence[str], stdin: IO[str] | None = None, stdout: IO[str] | No
     os.umask(0o077)
     node = Node(Layout(Path(os.environ.get("TRISPARK_ROOT", NODE_ROOT))))
     source = stdin if stdin is not None else sys.stdin
-    # A person at the node's shell types no request. Bytes are read as they are: what is no UTF-8 is no request.
-    text = "" if source.isatty() else getattr(source, "buffer", source).read()
-    result, code = answer(node, " ".join(argv), text)
-    print(_one_line(result, out), file=out, flush=True)
+    words = [word for word in argv[1:] if word != "--json"]
+    by_a_person = bool(words) or (source.isatty() and argv[0] in by_hand.VERBS)
+    if by_a_person:
+        result, code = _answer_by_hand(node, argv[0], words)
+    else:
+        # Bytes are read as they are: what is no UTF-8 is no request.
+        result, code = answer(node, argv[0], "" if source.isatty() else getattr(source, "buffer", source).read())
+    if by_a_person and "--json" not in argv:
+        for line in by_hand.lines(argv[0], result):
+            print(line, file=out, flush=True)
+    else:
+        print(_one_line(result, out), file=out, flush=True)
     return code
+
+
+def _answer_by_hand(node: Node, verb: str, words: Sequence[str]) -> tuple[dict[str, Any], int]:
+    try:
+        request = by_hand.request(verb, words)
+    except AgentError as error:
+        return {"ok": False, "error": error.fields()}, error.status
+    return answer(node, verb, json.dumps(request))
 
 
 def _one_line(result: dict[str, Any], out: IO[str]) -> str:

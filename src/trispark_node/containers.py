@@ -99,6 +99,15 @@ def missing_sources(mounts: tuple[MountPoint, ...]) -> list[str]:
     return [mount.source for mount in mounts if not _is_there(mount.source)]
 
 
+def source_problem(source: str, seconds: float) -> str | None:
+    """What is wrong with a mount's source, in words; None when it is there."""
+    try:
+        there = bool(share_bounded.call(lambda: Path(source).exists(), seconds))
+    except share_bounded.Late:
+        return f"{source} does not answer"
+    return None if there else f"{source} is missing"
+
+
 def _is_there(source: str) -> bool:
     try:
         return bool(share_bounded.call(lambda: Path(source).exists(), SOURCE_S))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trispark_node import ENGINE_NAME, engine_state, epoch, generations, logs, processes
+from trispark_node import ENGINE_NAME, engine_state, epoch, generations, logs, processes, room
 from trispark_node.containers import (
     ROLE_ENGINE,
     Identity,
@@ -16,6 +16,7 @@ from trispark_node.containers import (
     missing_sources,
     own,
     refuse_foreign,
+    source_problem,
     substituted_mounts,
 )
 from trispark_node.docker_client import Container, MountPoint
@@ -26,6 +27,8 @@ from trispark_node.node import Node
 from trispark_node.spec import Spec
 
 POLL_S = 0.1
+LOOK_S = 1.0
+"""For one mount's source in a status, which must not hang with a share."""
 KILL_WAIT_S = 10.0
 """How long the kernel gets to end a killed container's processes before they are named as left over."""
 
@@ -42,7 +45,10 @@ class StartRequest:
 
 @dataclass(frozen=True)
 class StopRequest:
+    """`cut_log`: where a full disk does not take the whole log its beginning and end are enough; a rollback asks so."""
+
     deadline_s: float
+    cut_log: bool = False
 
     @classmethod
     def parse(cls, fields: Fields) -> StopRequest:
@@ -93,6 +99,39 @@ def can_start(node: Node, request: generations.GenerationRequest) -> dict[str, A
         "image": spec.container.image,
         "mounts": [mount.source for mount in _mounts(node, spec)],
     }
+
+
+def unstartable(node: Node) -> dict[str, str]:
+    """{id: why} of the generations on this node that a start would refuse for their image or mounts: what a rollback
+    passes over. Each image and source is looked at once, a source for a short time; a damaged generation is left out.
+    """
+    images: dict[str, bool] = {}
+    sources: dict[str, str | None] = {}
+
+    def image_wrong(image: str) -> str | None:
+        if image not in images:
+            images[image] = node.docker.image(image) is not None
+        return None if images[image] else f"the image {image} is not on this node"
+
+    def source_wrong(source: str) -> str | None:
+        if source not in sources:
+            sources[source] = source_problem(source, LOOK_S)
+        return sources[source]
+
+    found: dict[str, str] = {}
+    for generation in generations.staged(node):
+        try:
+            spec = generations.load_spec(node, generation)
+        except AgentError:
+            continue
+        mounts = _mounts(node, spec)
+        made = engine_state.made_by_agent(node, mounts)
+        wrong = [image_wrong(spec.container.image)]
+        wrong += [source_wrong(mount.source) for mount in mounts if Path(mount.source) not in made]
+        first = next((text for text in wrong if text is not None), None)
+        if first is not None:
+            found[generation] = first
+    return found
 
 
 def _check_epoch(node: Node, request: StartRequest) -> None:
@@ -203,7 +242,11 @@ def plan_stop(node: Node, request: StopRequest) -> Plan:
     return Plan(
         lambda: _apply_stop(node, request, containers),
         {},
-        {"containers": names, "boots": [logs.boot_of(container) for container in containers]},
+        {
+            "containers": names,
+            "boots": [logs.boot_of(container) for container in containers],
+            "deadline_s": request.deadline_s,
+        },
         ("".join(f"engine {container.name} {container.status}\n" for container in containers), "engine absent\n"),
         journal_required=False,
     )
@@ -217,7 +260,7 @@ def _apply_stop(node: Node, request: StopRequest, containers: list[Container]) -
     for container in containers:
         prove_ended(node, container)
     ended = [node.docker.container(container.id) or container for container in containers]
-    saved = [logs.save(node, container) for container in ended]
+    saved = [_save(node, container, request.cut_log) for container in ended]
     for container in ended:
         node.docker.remove(container.id)
         _prove_removed(node, container)
@@ -227,6 +270,15 @@ def _apply_stop(node: Node, request: StopRequest, containers: list[Container]) -
         "log": str(saved[0]),
         "exit_code": ended[0].exit_code,
     }
+
+
+def _save(node: Node, container: Container, cut: bool) -> Path:
+    try:
+        return logs.save(node, container)
+    except AgentError:
+        if not cut:
+            raise
+        return room.with_room(node, lambda: logs.save_cut(node, container))
 
 
 def end(node: Node, container: Container, deadline: float, polite: str = "SIGTERM") -> bool:

@@ -63,6 +63,12 @@ def stale(where: str, expected: str, observed: str) -> AgentError:
     )
 
 
+def write(node: Node, wanted: Epoch) -> None:
+    """Durably, the old one or the new one whatever happens in between."""
+    content = canonical_json({"boot_id": wanted.boot_id, "epoch": wanted.number}) + b"\n"
+    node.disk.replace(node.layout.epoch, content)
+
+
 def plan_fence(node: Node, request: FenceRequest) -> Plan:
     stored = read(node)
     wanted = Epoch(request.epoch, request.boot_id)
@@ -73,8 +79,7 @@ def plan_fence(node: Node, request: FenceRequest) -> Plan:
         raise stale(str(node.layout.epoch), f"more than {stored.number}{owner}", str(wanted.number))
 
     def apply() -> dict[str, object]:
-        content = canonical_json({"boot_id": wanted.boot_id, "epoch": wanted.number}) + b"\n"
-        node.disk.replace(node.layout.epoch, content)
+        write(node, wanted)
         return {}
 
     return Plan(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trispark_node import room
 from trispark_node.canonical import canonical_json, generation_id, sha256_hex
 from trispark_node.errors import AgentError, request_error
 from trispark_node.fields import GENERATION_ID, RELATIVE_PATH, Fields
@@ -309,10 +310,8 @@ def plan_stage(node: Node, request: StageRequest) -> Plan:
 def _apply_stage(node: Node, request: StageRequest) -> dict[str, Any]:
     disk, generations = node.disk, node.layout.generations
     disk.make_directory(generations)
-    # The lock is ours: what lies here under these names belongs to a process that died.
-    for leftover in sorted(generations.iterdir()):
-        if leftover.name.startswith((_STAGING, _REPLACED)):
-            disk.remove_tree(leftover)
+    remove_leftovers(node)
+    room.keep(node)
     staging = generations / f"{_STAGING}{request.generation}"
     disk.make_directory(staging, STATE_DIRECTORY_MODE)
     disk.make_directory(staging / ADAPTERS, SHARED_DIRECTORY_MODE)
@@ -331,6 +330,17 @@ def _apply_stage(node: Node, request: StageRequest) -> dict[str, Any]:
     disk.rename(staging, target)
     disk.remove_tree(generations / f"{_REPLACED}{request.generation}")
     return {}
+
+
+def remove_leftovers(node: Node) -> None:
+    """The lock is ours: what lies here under temporary names belongs to a process that died."""
+    try:
+        found = sorted(node.layout.generations.iterdir())
+    except FileNotFoundError:
+        return
+    for leftover in found:
+        if leftover.name.startswith((_STAGING, _REPLACED)):
+            node.disk.remove_tree(leftover)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,16 @@ class Layout:
         return self.root / "epoch"
 
     @property
+    def rollback(self) -> Path:
+        """The rollback of the fleet that this node took part in and that is not complete; else absent."""
+        return self.root / "rollback.json"
+
+    @property
+    def reserve(self) -> Path:
+        """Room on the disk that a rollback may use up."""
+        return self.root / "reserve"
+
+    @property
     def good(self) -> Path:
         return self.root / "good.jsonl"
 

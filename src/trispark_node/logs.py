@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,10 @@ def save(node: Node, container: Container) -> Path:
 
     Raises TS-AGENT-LOG when the disk does not take it; the container is still there then, and with it the log.
     """
+    return _keep(node, container, node.docker.log(container.id))
+
+
+def _keep(node: Node, container: Container, pieces: Iterable[bytes]) -> Path:
     target = node.layout.boot_log(boot_of(container))
     temporary = target.with_name(f".{target.name}.new")
     disk = node.disk
@@ -83,13 +88,15 @@ def save(node: Node, container: Container) -> Path:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, STATE_FILE_MODE)
         try:
-            for piece in node.docker.log(container.id):
+            for piece in pieces:
                 disk.write_all(descriptor, temporary, piece)
             disk.sync_file(descriptor, temporary)
         finally:
             os.close(descriptor)
         disk.rename(temporary, target)
     except OSError as error:
+        with suppress(OSError):  # a part of it would take the room that is left
+            temporary.unlink(missing_ok=True)
         raise AgentError(
             "TS-AGENT-LOG",
             "the engine's log cannot be saved; its container is kept",
@@ -99,6 +106,17 @@ def save(node: Node, container: Container) -> Path:
             remedy="make room or repair the file system, then stop again",
         ) from error
     return target
+
+
+CUT_BYTES = 128 * 2**10
+"""Of a log that a full disk does not take whole."""
+
+
+def save_cut(node: Node, container: Container) -> Path:
+    """Beginning and end of the log, for a rollback that must not wait for room on the disk. Raises TS-AGENT-LOG."""
+    pieces = node.docker.log(container.id)
+    text, _left_out = bounded(pieces, CUT_BYTES)
+    return _keep(node, container, [text.encode("utf-8")])
 
 
 def kept_redaction(node: Node, boot_id: str) -> TextRedactor:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trispark_node import ENGINE_NAME, baseline, epoch, generations, good, host, records, watching
+from trispark_node import ENGINE_NAME, baseline, engine, epoch, generations, good, host, records, rollback, watching
 from trispark_node.containers import ROLE_BENCH, ROLE_ENGINE, identity
 from trispark_node.docker_client import Container
 from trispark_node.errors import AgentError
@@ -24,11 +24,13 @@ def status(node: Node) -> dict[str, Any]:
         "current": None,
         "generations": [],
         "damaged": {},
+        "unstartable": {},
         "good": [],
         "epoch": 0,
         "engine": None,
         "foreign": [],
         "pending": [],
+        "rollback": None,
         "baseline": None,
         "host_boot": None,
         "record_head": None,
@@ -37,12 +39,13 @@ def status(node: Node) -> dict[str, Any]:
     }
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "journal": lambda: _journal(node, problems),
-        "generations": lambda: {"generations": generations.staged(node), "damaged": generations.damaged(node)},
+        "generations": lambda: _generations(node),
         "good": lambda: _good(node, problems),
         "current": lambda: _current(node, problems),
         "epoch": lambda: {"epoch": epoch.read(node).number},
         "engine": lambda: {"engine": _engine(node)},
         "foreign": lambda: {"foreign": _foreign(node)},
+        "rollback": lambda: rollback.show(node),
         "baseline": lambda: baseline.show(node),
         "host": lambda: {"host_boot": host.boot_identity(node)},
         "records": lambda: _records(node),
@@ -72,6 +75,14 @@ def _journal(node: Node, problems: list[str]) -> dict[str, Any]:
         for entry in history.pending()
     ]
     return {"pending": pending}
+
+
+def _generations(node: Node) -> dict[str, Any]:
+    return {
+        "generations": generations.staged(node),
+        "damaged": generations.damaged(node),
+        "unstartable": engine.unstartable(node),
+    }
 
 
 def _good(node: Node, problems: list[str]) -> dict[str, Any]:
