@@ -23,9 +23,20 @@ class ActionModule(ActionBase):
                 "verb": {"type": "str", "required": True},
                 "request": {"type": "dict", "default": {}},
                 "agent": {"type": "path", "default": AGENT},
+                "deadline_s": {"type": "float"},
             }
         )
-        result = call_agent(self, given["verb"], given["request"], agent=given["agent"], check=self._task.check_mode)
+        within_s = given["deadline_s"]
+        if within_s is not None and within_s <= 0:
+            return {"failed": True, "changed": False, "msg": f"deadline_s must be above 0, it is {within_s:g}"}
+        result = call_agent(
+            self,
+            given["verb"],
+            given["request"],
+            agent=given["agent"],
+            check=self._task.check_mode,
+            within_s=within_s,
+        )
         if not self._task.diff:
             result.pop("diff", None)
         return result

@@ -24,6 +24,12 @@ options:
     description: Path of the agent on the node.
     type: path
     default: /var/lib/trispark/bin/trispark-node
+  deadline_s:
+    description:
+      - Seconds that the whole call may take, making the connection included; then the task fails with C(TS-AGENT-LATE).
+      - Without it the verb's own time holds, which is long enough for a slow node.
+      - A call that changed something may still have its effect on the node after that; ask the node again.
+    type: float
 attributes:
   check_mode:
     support: full
@@ -45,6 +51,11 @@ EXAMPLES = r"""
     verb: stop
     request:
       deadline_s: 15
+
+- name: Read the state of a node that may not answer
+  trispark_node:
+    verb: status
+    deadline_s: 6
 """
 
 RETURN = r"""

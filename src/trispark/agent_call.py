@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from trispark.agent_deadline import CONTROLLER_S, KILL_AFTER_S, LATE_STATUS, Late, deadline_s, ended_after
+from trispark.agent_deadline import LATE_STATUS, CallBound, Late, ended_after, of_call
 from trispark.errors import ID_PATTERN, TrisparkError
 from trispark_node import NODE_ROOT, PROTOCOL
 from trispark_node.errors import FIELDS, error_line
@@ -29,25 +29,31 @@ class Action(Protocol):
 
 
 def call_agent(
-    action: Action, verb: str, request: Mapping[str, Any], *, agent: str = AGENT, check: bool = False
+    action: Action,
+    verb: str,
+    request: Mapping[str, Any],
+    *,
+    agent: str = AGENT,
+    check: bool = False,
+    within_s: float | None = None,
 ) -> dict[str, Any]:
     """The task's result: `answer` and `changed` (and the agent's `diff`), or `failed` with msg, check_id and error.
 
     A node that cannot be reached raises Ansible's own error, which marks the host unreachable. A call that takes longer
-    than its verb may (agent_deadline) is ended and fails.
+    than its verb may (agent_deadline), or than `within_s` from its beginning to its end, is ended and fails.
     """
     body = {**request, "protocol": PROTOCOL, **({"check": True} if check else {})}
-    bound_s = deadline_s(verb, request)
-    command = f"timeout -k {KILL_AFTER_S} {bound_s:g} {shlex.quote(agent)} {shlex.quote(verb)}"
+    bound = of_call(verb, request, within_s)
+    command = f"timeout -k {bound.kill_after_s:g} {bound.node_s:g} {shlex.quote(agent)} {shlex.quote(verb)}"
     began = time.monotonic()
     try:
-        with ended_after(bound_s + KILL_AFTER_S + CONTROLLER_S):
+        with ended_after(bound.whole_s):
             done = action._low_level_execute_command(command, sudoable=True, in_data=json.dumps(body).encode())
     except Late:
-        return failed(_late(verb, agent, bound_s, "none; whether it still runs is not known").as_dict())
+        return failed(_late(verb, agent, bound, "none; whether it still runs is not known").as_dict())
     rc = int(done["rc"])
-    if rc in LATE_STATUS and time.monotonic() - began >= bound_s:
-        return failed(_late(verb, agent, bound_s, f"none; it was ended there (exit {rc})").as_dict())
+    if rc in LATE_STATUS and time.monotonic() - began >= bound.node_s:
+        return failed(_late(verb, agent, bound, f"none; it was ended there (exit {rc})").as_dict())
     return result_of(verb, agent, rc, str(done["stdout"]), str(done["stderr"]))
 
 
@@ -81,12 +87,12 @@ def result_of_answer(verb: str, agent: str, rc: int, answer: Mapping[str, Any]) 
     return result
 
 
-def _late(verb: str, agent: str, bound_s: float, observed: str) -> TrisparkError:
+def _late(verb: str, agent: str, bound: CallBound, observed: str) -> TrisparkError:
     return TrisparkError(
         "TS-AGENT-LATE",
         f"the node agent did not end {verb} in time",
         where=agent,
-        expected=f"an answer within {bound_s:g} s",
+        expected=f"an answer within {bound.node_s:g} s",
         observed=observed,
         remedy="see what hangs on that node: its disks, the share of the checkpoint (dmesg), the Docker Engine",
     )

@@ -81,6 +81,26 @@ def deadline_s(verb: str, request: Mapping[str, Any]) -> float:
     return bound.own_s + bound.times * given
 
 
+class CallBound(NamedTuple):
+    """Seconds: when the node ends the agent (TERM, then KILL), and when the controller stops waiting for the call."""
+
+    node_s: float
+    kill_after_s: float
+    whole_s: float
+
+
+def of_call(verb: str, request: Mapping[str, Any], within_s: float | None = None) -> CallBound:
+    """The bounds of one call. `within_s` bounds the call from its beginning to its end, the connection included: for
+    whoever would sooner know that a node does not answer than wait for it. The node is then told to end the agent a
+    little earlier, so that a node that answers says what was late."""
+    if within_s is None:
+        own_s = deadline_s(verb, request)
+        return CallBound(own_s, KILL_AFTER_S, own_s + KILL_AFTER_S + CONTROLLER_S)
+    if within_s <= 0:
+        raise ValueError(f"a call cannot end within {within_s:g} s")
+    return CallBound(0.8 * within_s, 0.1 * within_s, within_s)
+
+
 def _given(request: Mapping[str, Any]) -> float:
     return sum(float(request.get(name) or 0) for name in _OF_REQUEST)
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trispark import agent_call, agent_deadline
+from trispark import agent_deadline
 from trispark.agent_call import call_agent, result_of
-from trispark.agent_deadline import DEADLINES, Bound, Late, deadline_s, ended_after
+from trispark.agent_deadline import DEADLINES, Bound, Late, deadline_s, ended_after, of_call
 from trispark.errors import ID_PATTERN
 from trispark_node import PROTOCOL
 from trispark_node.cli import VERBS
@@ -174,12 +174,50 @@ def test_a_node_that_never_answers_does_not_hold_the_controller(monkeypatch: pyt
             return {"rc": 255, "stdout": "", "stderr": ""}
 
     monkeypatch.setattr(agent_deadline, "DEADLINES", {"status": Bound(0.2)})
-    monkeypatch.setattr(agent_call, "KILL_AFTER_S", 0)
-    monkeypatch.setattr(agent_call, "CONTROLLER_S", 0)
+    monkeypatch.setattr(agent_deadline, "KILL_AFTER_S", 0)
+    monkeypatch.setattr(agent_deadline, "CONTROLLER_S", 0)
     node, before = Dead(), signal.getsignal(signal.SIGALRM)
     result = call_agent(node, "status", {})
     assert (result["failed"], result["check_id"], node.tries) == (True, "TS-AGENT-LATE", 1)
     assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_a_bound_of_its_own_holds_for_the_whole_call_and_ends_the_agent_first(hanging: Path) -> None:
+    began = time.monotonic()
+    result = call_agent(Shell(), "status", {}, agent=str(hanging), within_s=1.0)
+    assert (result["failed"], result["check_id"]) == (True, "TS-AGENT-LATE")
+    assert "it was ended there" in result["msg"]
+    assert time.monotonic() - began < 30
+    pid = (hanging.parent / "pid").read_text(encoding="ascii").strip()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_bound_of_its_own_holds_for_a_connection_that_says_nothing() -> None:
+    class Silent:
+        def _low_level_execute_command(
+            self, cmd: str, sudoable: bool = True, in_data: bytes | None = None
+        ) -> dict[str, Any]:
+            time.sleep(600)
+            raise AssertionError("it was waited for")
+
+    result = call_agent(Silent(), "status", {}, within_s=0.2)
+    assert (result["failed"], result["check_id"]) == (True, "TS-AGENT-LATE")
+    assert "whether it still runs is not known" in result["msg"]
+
+
+@pytest.mark.parametrize("within_s", [0.1, 1, 6, 20.0, 3600])
+def test_the_node_ends_and_kills_the_agent_before_the_controller_stops_waiting(within_s: float) -> None:
+    bound = of_call("status", {}, within_s)
+    assert bound.node_s + bound.kill_after_s < bound.whole_s == within_s
+    usual = of_call("status", {})
+    assert usual.node_s == deadline_s("status", {})
+    assert usual.node_s + usual.kill_after_s < usual.whole_s
+
+
+@pytest.mark.parametrize("within_s", [0, -1])
+def test_a_call_without_any_time_is_a_mistake(within_s: float) -> None:
+    with pytest.raises(ValueError, match="cannot end within"):
+        of_call("status", {}, within_s)
 
 
 def test_an_agent_that_was_killed_early_is_not_called_late() -> None:
