@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trispark.play_lines import load_failed, not_promoted, not_recorded, unconfigured
+from trispark.play_lines import load_failed, not_promoted, not_recorded, unconfigured, uninstall_lines
 
 HostVars = Mapping[str, Mapping[str, Any]]
 
@@ -102,6 +102,7 @@ class FilterModule:
             "trispark_over_network": over_network,
             "trispark_shard_lines": shard_lines,
             "trispark_shard_report": shard_report,
+            "trispark_uninstall_lines": uninstall_lines,
             "trispark_unconfigured_line": lambda site_name: str(unconfigured(site_name)),
             "trispark_load_failed_line": lambda answer, node: str(load_failed(answer, node)),
             "trispark_not_recorded_line": lambda hosts, boot_id: str(not_recorded(hosts, boot_id)),

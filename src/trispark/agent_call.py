@@ -107,7 +107,7 @@ def _no_answer(verb: str, agent: str, rc: int, stderr: str) -> TrisparkError:
             where=agent,
             expected="an executable file",
             observed=last,
-            remedy="run the site's set-up again, it installs the agent (lab: ./trispark lab up)",
+            remedy="./trispark play install (lab: ./trispark lab up)",
         )
     return TrisparkError(
         "TS-AGENT-SILENT",
@@ -115,7 +115,7 @@ def _no_answer(verb: str, agent: str, rc: int, stderr: str) -> TrisparkError:
         where=agent,
         expected="one JSON object",
         observed=f"exit {rc}, {last}",
-        remedy="run the site's set-up again, it installs the agent (lab: ./trispark lab up)",
+        remedy="./trispark play install (lab: ./trispark lab up)",
     )
 
 

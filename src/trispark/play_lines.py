@@ -55,3 +55,20 @@ def not_promoted(lacking: Sequence[str]) -> TrisparkError:
         observed="missing there",
         remedy="bring the node back, then run the same again",
     )
+
+
+def uninstall_lines(planned: Mapping[str, Any], confirmed: bool) -> list[str]:
+    """What the agent's verb `uninstall` would remove on one node, or is about to; `planned` is the task's result."""
+    answer = planned.get("answer")
+    if not isinstance(answer, Mapping):
+        return ["no agent on this node: nothing that it could remove"]
+    verb = "goes" if confirmed else "would go"
+    lines = [f"{verb}: {', '.join([*answer['remove'], *answer['containers']]) or 'nothing'}, and the agent"]
+    if answer["keep"]:
+        lines.append(f"stays: {', '.join(answer['keep'])} (-e records=remove removes them too)")
+    if answer["foreign"]:
+        lines.append(f"stays: {', '.join(answer['foreign'])}, which is none of ours")
+    lines.append("stays: packed shards, the checkpoint, images")
+    if not confirmed:
+        lines.append("nothing was changed; -e confirm=true removes it")
+    return lines

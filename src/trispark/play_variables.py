@@ -30,6 +30,7 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "demo_incident": (),
     "drain": ("drain_deadline_s",),
     "images": (),
+    "install": (),
     "lab_down": ("purge",),
     "lab_up": (),
     "preflight": (),
@@ -46,6 +47,7 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys((f"stage_{letter}" for letter in "bcdefg"), _STAGE),
     "status": (),
     "stop": (),
+    "uninstall": ("confirm", "records"),
     "verify": (),
 }
 """By playbook, of those that are verbs. A campaign hands on what it is given to its trials."""

@@ -79,6 +79,7 @@ AREAS: Final = {
     "TIME": "windows, deadlines and time zones",
     "TRUTH": "the truth test of the load client",
     "TRIAL": "a trial",
+    "UNINSTALL": "removing what trispark keeps on a node",
     "VERDICT": "the boots of a verdict",
     "VERIFY": "a look at what runs",
     "WALK": "the boots of a trial",

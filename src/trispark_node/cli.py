@@ -40,6 +40,7 @@ from trispark_node import (
     recover,
     rollback,
     share,
+    uninstall,
     watching,
 )
 from trispark_node.errors import AgentError, request_error
@@ -139,6 +140,7 @@ HELP = {
     "record-head": "the newest record's number, id and hash",
     "boot-log": "the kept log of a boot",
     "save-log": "keep the engine's log without stopping it",
+    "uninstall": "remove what trispark keeps on this node; records stay unless they are to go, too",
 }
 """One line for each verb."""
 
@@ -179,6 +181,7 @@ VERBS: dict[str, Verb] = {
     "record-head": _reading(records.record_head),
     "boot-log": _asking(boot_log.BootLogRequest.parse, boot_log.boot_log),
     "save-log": _changing("save-log", lambda _fields: None, lambda node, _request: logs.plan_save_log(node)),
+    "uninstall": _with_mode(uninstall.UninstallRequest.parse, uninstall.uninstall),
 }
 
 
@@ -243,7 +246,7 @@ def _dispatch(node: Node, verb: str, text: bytes | str) -> dict[str, Any]:
             where=f"agent {VERSION}",
             expected=f"protocol {PROTOCOL}",
             observed=f"protocol {protocol}",
-            remedy="install the agent that belongs to the controller (lab: ./trispark lab up)",
+            remedy="install the agent that belongs to the controller: ./trispark play install (lab: ./trispark lab up)",
             status=2,
         )
     return VERBS[verb](node, fields)

@@ -74,7 +74,7 @@ def _refused(where: str, expected: str, observed: str) -> AgentError:
         where=where,
         expected=expected,
         observed=observed,
-        remedy="run the verb again if the agent was replaced meanwhile, else the site's set-up, which installs it "
+        remedy="run the verb again if the agent was replaced meanwhile, else ./trispark play install "
         "(lab: ./trispark lab up)",
     )
 

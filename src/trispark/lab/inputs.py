@@ -1,4 +1,4 @@
-"""Cached inputs of the lab that other parts make: site-packages, checkpoint, agent; keyed by their sources."""
+"""Cached inputs of the lab that other parts make: site-packages and checkpoint; keyed by their sources."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from trispark.errors import TrisparkError
+from trispark.agent_file import missing_source
 from trispark.host import Say
-from trispark.lab.files import PARTIAL, hash_files, make_directory, prune, source_files
+from trispark.lab.files import hash_files, make_directory, prune, source_files
 from trispark.lab.layout import Paths
 from trispark.lab.programs import run
 
@@ -28,7 +28,7 @@ def ensure_site_packages(paths: Paths, machine: str, say: Say) -> Path:
     """Directory with the packages of requirements/engine.txt for the image's Python on `machine` (x86_64, aarch64)."""
     lock = paths.repo / "requirements" / "engine.txt"
     if not lock.is_file():
-        raise _missing(lock)
+        raise missing_source(lock)
     key = hash_files(lock.parent, [lock], IMAGE_PYTHON, machine)[:12]
     target = paths.cache / f"site-packages-{key}"
 
@@ -62,7 +62,7 @@ def ensure_checkpoint(paths: Paths, say: Say) -> Path:
     lab = paths.repo / "lab"
     maker = lab / ENGINE_PACKAGE / f"{CHECKPOINT_MODULE}.py"
     if not maker.is_file():
-        raise _missing(maker)
+        raise missing_source(maker)
     sources = [*import_closure(lab, ENGINE_PACKAGE, CHECKPOINT_MODULE), *source_files(lab / "corpus")]
     target = paths.cache / f"checkpoint-{hash_files(lab, sources)[:12]}"
 
@@ -78,27 +78,6 @@ def ensure_checkpoint(paths: Paths, say: Say) -> Path:
 
     make_directory(target, fill)
     return target
-
-
-def ensure_agent(paths: Paths) -> tuple[Path, str]:
-    """The node agent's one file and its SHA-256; built again when its sources or its lock change."""
-    sources = [*source_files(paths.repo / "src" / "trispark_node"), paths.repo / "requirements" / "node.txt"]
-    for source in sources:
-        if not source.is_file():
-            raise _missing(source)
-    directory = paths.cache / f"agent-{hash_files(paths.repo, sources)[:12]}"
-    agent, seal = directory / "trispark-node", directory / "trispark-node.sha256"
-    if not seal.is_file():
-        from trispark_node.build import build  # a checkout without the agent can still take the lab down
-
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
-        digest = build(paths.repo, agent)
-        partial = seal.with_name(seal.name + PARTIAL)
-        partial.write_text(digest + "\n", encoding="utf-8")
-        partial.replace(seal)
-        prune(paths.cache, "agent-", [directory.name])
-    return agent, seal.read_text(encoding="utf-8").strip()
 
 
 def import_closure(root: Path, package: str, module: str) -> list[Path]:
@@ -132,14 +111,3 @@ def _imported(node: ast.AST, package: str) -> list[str]:
     else:
         return []
     return [name.split(".")[1] for name in names if name.startswith(f"{package}.")]
-
-
-def _missing(path: Path) -> TrisparkError:
-    return TrisparkError(
-        "TS-LAB-SOURCE",
-        "a source that the lab is made of is missing",
-        where=str(path),
-        expected="a file or directory of the project",
-        observed="nothing",
-        remedy="restore it from git",
-    )

@@ -6,12 +6,13 @@ import platform
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from trispark.agent_file import ensure_agent
 from trispark.errors import TrisparkError
 from trispark.host import Say, alone, private_directory, state_directory
 from trispark.lab.bases import ensure_bases, load_recipes
 from trispark.lab.engine_api import EngineApi, connect
 from trispark.lab.images import ensure_contexts
-from trispark.lab.inputs import ensure_agent, ensure_checkpoint, ensure_site_packages
+from trispark.lab.inputs import ensure_checkpoint, ensure_site_packages
 from trispark.lab.keys import ensure_keys
 from trispark.lab.layout import Paths, load_layout
 from trispark.lab.prepared import Prepared, save_prepared
@@ -52,7 +53,7 @@ def prepare(repo: Path, say: Say, client: EngineApi | None = None) -> None:
             bases = pool.submit(ensure_bases, paths, engine, recipes, say)
             site_packages = ensure_site_packages(paths, machine, say)
             checkpoint = ensure_checkpoint(paths, say)
-            agent, agent_sha256 = ensure_agent(paths)
+            agent, agent_sha256 = ensure_agent(paths.repo, paths.cache)
             keys = ensure_keys(paths.ssh, layout)
             images = ensure_contexts(paths, bases.result(), site_packages)
         save_prepared(
