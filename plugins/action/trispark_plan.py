@@ -32,6 +32,7 @@ class ActionModule(ControllerAction):
         "variables": {"type": "list", "elements": "str", "default": []},
         "site_variables": {"type": "dict", "default": {}},
         "started": {"type": "float", "default": 0},
+        "boot_id": {"type": "str", "default": ""},
     }
 
     def work(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -70,6 +71,8 @@ class ActionModule(ControllerAction):
             )
             # A fork would be found after the boot otherwise, which then had no record.
             leading_head(heads_of(given["statuses"]), RecordCache(root / ".trispark" / given["site"] / "records"))
+        if given["boot_id"]:
+            plan["boot_id"] = given["boot_id"]
         if given["started"]:
             plan["started"] = given["started"]
         return {"changed": False, "plan": plan}

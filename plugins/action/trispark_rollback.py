@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trispark.boot_plan import Project
+from trispark.boot_plan import Moment, Project, next_epoch
 from trispark.controller_action import ControllerAction
 from trispark.errors import TrisparkError
 from trispark.promoted import on_nodes, settings_of
+from trispark.records import RecordCache
 from trispark.resolve import resolve
-from trispark.rollback import choose
+from trispark.rollback import choose, plan_lines
+
+NEWEST = 5
 
 
 class ActionModule(ControllerAction):
@@ -20,21 +23,56 @@ class ActionModule(ControllerAction):
         "root": {"type": "path", "required": True},
         "site": {"type": "str", "required": True},
         "to": {"type": "str", "default": ""},
-        "statuses": {"type": "dict", "required": True},
+        "stop_s": {"type": "float", "required": True},
+        "results": {"type": "dict", "required": True},
     }
 
     def work(self, given: dict[str, Any]) -> dict[str, Any]:
-        baseline = baseline_id(Path(given["root"]).resolve(), given["site"], given["statuses"])
-        target = choose(given["statuses"], given["to"], baseline)
-        line = f"from {target.current or 'differing generations'} to {target.generation}: {target.reason}"
-        return {"changed": False, "generation": target.generation, "line": line}
+        root = Path(given["root"]).resolve()
+        statuses = {node: _answer(result) for node, result in given["results"].items()}
+        silent = {node: _why(result) for node, result in given["results"].items() if statuses[node] is None}
+        target = choose(statuses, given["to"], baseline_id(root, given["site"], statuses), silent)
+        answers = {node: status for node, status in statuses.items() if status}
+        moment = Moment.current()
+        return {
+            "changed": False,
+            "generation": target.generation,
+            "lines": plan_lines(target, statuses, given["stop_s"], boot_seconds(root, given["site"])),
+            "missing": dict(target.missing),
+            "epoch": next_epoch(answers),
+            "boot_id": moment.boot_id,
+            "statuses": answers,
+        }
+
+
+def _answer(result: dict[str, Any]) -> dict[str, Any] | None:
+    found = result.get("answer")
+    return found if isinstance(found, dict) and found.get("ok") else None
+
+
+def _why(result: dict[str, Any]) -> str:
+    return " ".join(str(result.get("msg") or "no answer").split())[:300]
 
 
 def baseline_id(root: Path, site: str, statuses: dict[str, Any]) -> str | None:
     """The id of the site's baseline; None when tree or nodes cannot tell, which must not stop a rollback."""
     try:
         project = Project.load(root, site)
-        promoted = settings_of(on_nodes(statuses), project.catalog)
+        promoted = settings_of(on_nodes({node: status for node, status in statuses.items() if status}), project.catalog)
         return resolve(project.site, project.catalog, None, None, root, promoted=promoted).id
     except TrisparkError:
         return None
+
+
+def boot_seconds(root: Path, site: str) -> float | None:
+    """How long the newest valid boots without a measurement took; None when the controller has no record of one."""
+    try:
+        records = RecordCache(root / ".trispark" / site / "records").list()
+    except TrisparkError:
+        return None
+    found = [
+        float(record["timings"]["phases"]["total"])
+        for record in records
+        if record["kind"] == "boot" and record["bench"] is None and record["outcome"]["state"] == "valid"
+    ]
+    return max(found[-NEWEST:], default=None)

@@ -55,6 +55,15 @@ def answers(hosts: Sequence[str], hostvars: HostVars, name: str) -> dict[str, di
     return {host: answer(hostvars[host], name) for host in hosts}
 
 
+def picked(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Of two tasks of which each host did one: what the one that was not skipped registered, by host."""
+
+    def skipped(result: Any) -> bool:
+        return not isinstance(result, Mapping) or not result or bool(result.get("skipped"))
+
+    return {host: second.get(host) if skipped(first.get(host)) else first[host] for host in {*first, *second}}
+
+
 def boots(hosts: Sequence[str], hostvars: HostVars) -> dict[str, dict[str, Any]]:
     """{host: what the tasks of a boot registered there}."""
     return {host: boot_facts(hostvars[host]) for host in hosts}
@@ -97,6 +106,7 @@ class FilterModule:
         return {
             "trispark_results": results,
             "trispark_answers": answers,
+            "trispark_picked": picked,
             "trispark_boots": boots,
             "trispark_lacking": lacking,
             "trispark_over_network": over_network,

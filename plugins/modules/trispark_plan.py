@@ -82,6 +82,10 @@ options:
     description: Seconds since the epoch at which the verb began; 0 for now.
     type: float
     default: 0
+  boot_id:
+    description: Name of the boot, where it was fenced for before; empty for a new one.
+    type: str
+    default: ""
 attributes:
   check_mode:
     support: full

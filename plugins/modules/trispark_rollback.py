@@ -8,6 +8,7 @@ module: trispark_rollback
 short_description: Choose the generation that a rollback goes to
 description:
   - Runs on the controller and reads only.
+  - Nodes that did not answer are no obstacle, they are named under C(missing); one node at least has to answer.
 options:
   root:
     description: Root of the project.
@@ -18,11 +19,15 @@ options:
     type: str
     required: true
   to:
-    description: A generation id, V(previous), or empty for the last good one.
+    description: A generation id or its beginning, V(previous), V(baseline), or V(good) or empty for the last good one.
     type: str
     default: ""
-  statuses:
-    description: Answers of the agent's verb C(status) by node.
+  stop_s:
+    description: How long an engine may take to end by itself, for the line that says so.
+    type: float
+    required: true
+  results:
+    description: What the task with the agent's verb C(status) registered, by node.
     type: dict
     required: true
 attributes:
@@ -38,7 +43,8 @@ EXAMPLES = r"""
   trispark_rollback:
     root: "{{ playbook_dir }}/.."
     site: lab
-    statuses: "{{ statuses }}"
+    stop_s: 4
+    results: "{{ groups['sparks'] | trispark_results(hostvars, 'boot_status') }}"
 """
 
 RETURN = r"""
@@ -46,9 +52,26 @@ generation:
   description: The chosen generation.
   type: str
   returned: success
-line:
-  description: What was chosen and why.
+lines:
+  description: Where to and why, and what will be done.
+  type: list
+  elements: str
+  returned: success
+missing:
+  description: Nodes that did not answer, each with why.
+  type: dict
+  returned: success
+epoch:
+  description: The epoch to fence with.
+  type: int
+  returned: success
+boot_id:
+  description: Name of the boot that follows.
   type: str
+  returned: success
+statuses:
+  description: Answers of the nodes that answered.
+  type: dict
   returned: success
 """
 

@@ -224,6 +224,8 @@ class Site(BaseModel):
     decode_log_interval: int
     start_deadline_s: Annotated[float, Field(gt=0, le=86400)]
     stop_deadline_s: Annotated[float, Field(gt=0, le=3600)]
+    rollback_stop_s: Annotated[float, Field(gt=0, le=60)] = 20.0
+    """How long an engine has to end by itself in a rollback, before it is killed."""
     watch_interval_s: Annotated[float, Field(gt=0, le=300)]
     world_size: Annotated[int, Field(ge=1, le=8)]
     bench: BenchSettings

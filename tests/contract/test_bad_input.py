@@ -76,7 +76,7 @@ CASES: dict[str, dict[str, list[str]]] = {
     },
     "node unreachable": {
         "TS-PREFLIGHT-NODE": [f"{BOOT}/test_preflight.py::test_the_odd_node_is_named"],
-        "TS-ROLLBACK-NODE": [f"{BOOT}/test_rollback.py::test_a_silent_node_is_named"],
+        "TS-ROLLBACK-NODE": [f"{BOOT}/test_rollback.py::test_without_any_answer_nothing_is_touched"],
         "TS-BOOT-NODE": [f"{BOOT}/test_boot_outcome.py::test_a_rank_that_does_not_report_all_of_it_is_never_valid"],
     },
     "disk too small": {

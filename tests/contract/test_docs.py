@@ -148,7 +148,7 @@ def test_the_readme_gives_the_durations_of_the_reference() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8").split("## Day to day", 1)[1]
     rows = re.findall(r"^\| `\./trispark ([a-z_ ]+?)(?: [^a-z`][^`]*)?`.*\| ([^|]*) \|$", text, re.MULTILINE)
     rows = [(name.removesuffix(" -e feature"), takes) for name, takes in rows]
-    assert {"demo", "lab up", "lab down", "play stage_a", "play stage_c", "play rollback", "report"} <= {
+    assert {"demo", "lab up", "lab down", "play stage_a", "play stage_c", "rollback", "report"} <= {
         name for name, _ in rows
     }
     assert {name: takes for name, takes in rows if takes != known[name]} == {}

@@ -40,6 +40,7 @@ from trispark.cli.records import (
     summary,
 )
 from trispark.cli.report import make_report
+from trispark.cli.rollback import add_rollback
 from trispark.cli.sites import LAB, choose_site, known_sites, require_known
 from trispark.cli.stats import stats_app
 from trispark.cli.terminal import Terminal
@@ -90,6 +91,7 @@ def _begin(named: str | None, *, changing: bool, offline: bool = False) -> tuple
 
 
 add_rounds(_begin, lambda site, terminal: Player(REPO, site, terminal))
+add_rollback(app, _begin, lambda site, terminal: Player(REPO, site, terminal))
 app.add_typer(engram_app(_begin, lambda site, terminal: Player(REPO, site, terminal)), name="engram")
 
 

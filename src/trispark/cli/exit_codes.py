@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from trispark.errors import TrisparkError
+from trispark.rollback_outcome import DEGRADED
 
 if TYPE_CHECKING:
     from trispark.runner import RunResult
@@ -79,12 +80,13 @@ def of_error(error: TrisparkError) -> int:
 
 
 def of_run(result: RunResult) -> int:
-    """The status for a playbook: an unreachable node wins; a named failure before any change is a refusal."""
+    """The status for a playbook: an unreachable node wins, also where a rollback went on without it; a named failure
+    before any change is a refusal."""
     if result.status == "interrupted":
         return INTERRUPTED
     if result.ok:
         return OK
-    if result.unreachable:
+    if result.unreachable or (result.published.get("rollback") or {}).get("state") == DEGRADED:
         return UNREACHABLE
     named = any(failure.has_id for failure in result.failures)
     return REFUSED if named and not result.changed else FAILED

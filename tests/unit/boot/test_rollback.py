@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trispark.errors import TrisparkError
-from trispark.rollback import choose
+from trispark.rollback import choose, plan_lines
 
 
 def node(current, held, good, damaged=None):
@@ -91,7 +91,7 @@ def test_what_is_damaged_is_refused_by_its_id_and_the_next_good_one_named() -> N
         "TS-ROLLBACK-TARGET",
         "g3, damaged on spark1 (changed: launch.args)",
     )
-    assert "rollback_to=g2" in caught.value.remedy
+    assert "--to g2" in caught.value.remedy
 
 
 def test_nothing_whole_says_what_is_wrong_where() -> None:
@@ -103,9 +103,65 @@ def test_nothing_whole_says_what_is_wrong_where() -> None:
     assert "not every node" in caught.value.what
 
 
-@pytest.mark.parametrize("statuses", [{}, {**fleet(*[node("g1", ["g1"], ["g1"])] * 2), "spark2": None}])
-def test_a_silent_node_is_named(statuses) -> None:
+@pytest.mark.parametrize(
+    ("statuses", "where"), [({}, "all nodes"), (dict.fromkeys(("spark0", "spark1")), "spark0, spark1")]
+)
+def test_without_any_answer_nothing_is_touched(statuses, where) -> None:
     with pytest.raises(TrisparkError) as caught:
-        choose(statuses, "", "g1")
-    assert caught.value.id == "TS-ROLLBACK-NODE"
-    assert caught.value.where == ("spark2" if statuses else "all nodes")
+        choose(statuses, "", "g1", {"spark1": "Connection refused"})
+    assert (caught.value.id, caught.value.where) == ("TS-ROLLBACK-NODE", where)
+    assert not statuses or "spark1: Connection refused" in caught.value.observed
+
+
+def test_a_silent_node_is_no_obstacle_and_is_named() -> None:
+    two = fleet(*[node("g2", ["g1", "g2"], ["g1"])] * 2)
+    target = choose({**two, "spark2": None}, "", None, {"spark2": "No route to host"})
+    assert (target.generation, dict(target.missing)) == ("g1", {"spark2": "No route to host"})
+    lines = plan_lines(target, {**two, "spark2": None}, 4.0, 20.0)
+    assert len(lines) == 2
+    assert lines[1].endswith("ends DEGRADED, nothing serves: missing spark2 (No route to host)")
+
+
+def test_what_could_not_be_started_is_passed_over_like_what_is_damaged() -> None:
+    lacking = {**node("g4", [*GOOD, "g4"], GOOD), "unstartable": {"g3": "the image x@sha256:1 is not on this node"}}
+    statuses = {**fleet(*[node("g4", [*GOOD, "g4"], GOOD)] * 3), "spark2": lacking}
+    target = choose(statuses, "good", None)
+    assert target.generation == "g2"
+    assert "g3, cannot start on spark2 (the image x@sha256:1 is not on this node)" in target.reason
+
+
+LONG = "g0123456789abcdef"
+OTHER = "g0123999999abcdef"
+
+
+@pytest.mark.parametrize(
+    ("to", "expected"),
+    [(LONG, LONG), ("g01234", LONG), ("g0123999", OTHER), ("baseline", "g1"), ("good", OTHER), ("previous", OTHER)],
+)
+def test_what_a_person_may_type(to, expected) -> None:
+    statuses = fleet(*[node(LONG, ["g1", LONG, OTHER], [OTHER])] * 3)
+    assert choose(statuses, to, "g1").generation == expected
+
+
+@pytest.mark.parametrize(("to", "baseline"), [("g0123", "g1"), ("g0", "g1"), ("latest", "g1"), ("baseline", None)])
+def test_what_is_meant_by_nobody_or_by_two_is_refused(to, baseline) -> None:
+    statuses = fleet(*[node(LONG, ["g1", LONG, OTHER], [OTHER])] * 3)
+    with pytest.raises(TrisparkError) as caught:
+        choose(statuses, to, baseline)
+    assert caught.value.id == "TS-ROLLBACK-TARGET"
+
+
+@pytest.mark.parametrize(
+    ("engines", "boot_s", "second"),
+    [
+        (3, 20.4, "stops the engine of spark0, spark1, spark2 within 4 s a step; then boots it on all ranks, gates and "
+         "canary, about 20 s"),
+        (1, None, "stops the engine of spark0 within 4 s a step; then boots it on all ranks, gates and canary"),
+        (0, None, "no engine has to be stopped; then boots it on all ranks, gates and canary"),
+    ],
+)  # fmt: skip
+def test_two_lines_say_what_will_happen(engines, boot_s, second) -> None:
+    state = node("g2", ["g1", "g2"], ["g1"])
+    statuses = fleet(*[{**state, "engine": {"state": "running"} if rank < engines else None} for rank in range(3)])
+    target = choose(statuses, "", None)
+    assert plan_lines(target, statuses, 4.0, boot_s) == ["from g2 to g1: the last good generation", second]

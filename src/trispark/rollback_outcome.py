@@ -1,0 +1,122 @@
+"""What came of the first half of a rollback, stopping and repointing, on each node; and the line it ends with when the
+fleet cannot serve: DEGRADED while nodes are missing, FAILED where a node that answers did not come so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from trispark.errors import TrisparkError
+
+READY: Final = "READY"
+DEGRADED: Final = "DEGRADED"
+FAILED: Final = "FAILED"
+State = Literal["READY", "DEGRADED", "FAILED"]
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """`reached`: stopped and repointed. `words`: what happened there, in words."""
+
+    node: str
+    reached: bool
+    missing: bool
+    words: str
+
+    def line(self) -> str:
+        return f"{self.node}  {self.words}"
+
+
+@dataclass(frozen=True)
+class Retreat:
+    """All nodes after the first half. `seconds`: since the rollback began."""
+
+    target: str
+    state: State
+    nodes: tuple[NodeState, ...]
+    seconds: float
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        return tuple(each.node for each in self.nodes if each.missing)
+
+    def lines(self) -> list[str]:
+        found = [each.line() for each in self.nodes]
+        if self.state == READY:
+            return [*found, f"stopped and repointed on all nodes after {self.seconds:.1f} s"]
+        return [*found, f"{self.state} after {self.seconds:.1f} s: nothing serves"]
+
+    def failure_line(self) -> str:
+        """Empty when the boot can begin."""
+        if self.state == READY:
+            return ""
+        others = [each for each in self.nodes if not each.reached]
+        observed = "; ".join(f"{each.node}: {each.words}" for each in others)
+        if self.state == DEGRADED:
+            return str(
+                TrisparkError(
+                    "TS-ROLLBACK-DEGRADED",
+                    f"DEGRADED: {self.target} is current and no engine runs where nodes answer, but not all do",
+                    where=", ".join(self.missing),
+                    expected="all ranks, they serve together or not at all",
+                    observed=observed,
+                    remedy="bring the node back; ./trispark status --watch or the next changing verb then completes it",
+                )
+            )
+        return str(
+            TrisparkError(
+                "TS-ROLLBACK-FAILED",
+                "a node that answers could not be stopped and repointed",
+                where=", ".join(each.node for each in others),
+                expected=f"no engine, and {self.target} current",
+                observed=observed,
+                remedy="do what its line says, then roll back again; the other nodes are stopped and repointed",
+            )
+        )
+
+    def published(self) -> dict[str, Any]:
+        return {
+            "state": self.state,
+            "generation": self.target,
+            "missing": list(self.missing),
+            "stopped_and_repointed_s": self.seconds,
+            "nodes": {each.node: each.words for each in self.nodes},
+            "verified": False,
+        }
+
+
+def judge(target: str, results: Mapping[str, Mapping[str, Any]], missing: Mapping[str, str], seconds: float) -> Retreat:
+    """`results`: what the task with the agent's verb `rollback` registered, by node; `missing`: {node: why} of those
+    that were not even asked."""
+    states = [_state(node, results.get(node) or {}, missing.get(node)) for node in sorted({*results, *missing})]
+    failed = any(not each.reached and not each.missing for each in states)
+    state: State = FAILED if failed else DEGRADED if any(each.missing for each in states) else READY
+    return Retreat(target, state, tuple(states), round(seconds, 2))
+
+
+def _state(node: str, result: Mapping[str, Any], missing: str | None) -> NodeState:
+    if missing is not None:
+        return NodeState(node, False, True, f"missing: {missing}")
+    answer = result.get("answer") or {}
+    if answer.get("ok"):
+        return NodeState(node, True, False, _did(answer))
+    said = " ".join(str(result.get("msg") or "no answer").split())
+    if result.get("unreachable") or result.get("check_id") == "TS-AGENT-LATE":
+        return NodeState(node, False, True, f"missing: lost while it was stopped: {said}")
+    return NodeState(node, False, False, said)
+
+
+def _did(answer: Mapping[str, Any]) -> str:
+    if "seconds" not in answer:
+        return f"would be stopped and repointed to {answer['generation']}" if answer["changed"] else "is there already"
+    stop = answer.get("stop") or {}
+    if not stop.get("log"):
+        how = "nothing ran"
+    elif stop.get("killed"):
+        how = f"killed after {stop['seconds']} s"
+    else:
+        how = f"stopped in {stop['seconds']} s, exit code {stop['exit_code']}"
+    before = answer.get("previous")
+    moved = f"current {answer['generation']}" + (" as before" if before == answer["generation"] else "")
+    return f"{how}; {moved}; epoch {answer['epoch']}"
