@@ -58,6 +58,7 @@ AREAS: Final = {
     "GATE": "the gates of a boot",
     "HOST": "this machine",
     "LAB": "the lab",
+    "LOCK": "the fleet lock: one command at a time on the nodes",
     "NATIVE": "building the native libraries",
     "PLAN": "planning a boot",
     "PLAY": "running a playbook",

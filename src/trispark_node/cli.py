@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +29,8 @@ from trispark_node import (
     engram_job,
     engram_request,
     epoch,
+    fleet_lock,
+    fleet_lock_verbs,
     generations,
     good,
     host,
@@ -45,6 +48,7 @@ from trispark_node import (
 )
 from trispark_node.errors import AgentError, request_error
 from trispark_node.fields import Fields
+from trispark_node.fleet_owner import Owner
 from trispark_node.layout import Layout
 from trispark_node.mutation import Mode, Plan, mutate
 from trispark_node.node import Node
@@ -52,49 +56,58 @@ from trispark_node.plain_json import parse_json
 from trispark_node.status import status
 from trispark_node.unexpected import internal_error, os_error
 
-Verb = Callable[[Node, Fields], dict[str, Any]]
+Run = Callable[[Node, Fields], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Verb:
+    """`changes`: it changes the node, and asks for the fleet lock first."""
+
+    run: Run
+    changes: bool
 
 
 def _reading(run: Callable[[Node], dict[str, Any]]) -> Verb:
     """A verb without parameters that changes nothing."""
-
-    def verb(node: Node, fields: Fields) -> dict[str, Any]:
-        _finish_reading(fields)
-        return run(node)
-
-    return verb
+    return _asking(lambda _fields: None, lambda node, _request: run(node))
 
 
 def _asking(parse: Callable[[Fields], Any], run: Callable[[Node, Any], dict[str, Any]]) -> Verb:
-    """A verb with parameters that changes nothing."""
+    """A verb with parameters that changes nothing; a command that holds the fleet lock is heard of by it."""
 
     def verb(node: Node, fields: Fields) -> dict[str, Any]:
         request = parse(fields)
-        _finish_reading(fields)
-        return run(node, request)
+        check = fields.boolean("check", False)  # to reading verbs it makes no other difference
+        owner = Owner.of_request(fields)
+        fields.done()
+        with fleet_lock.renewed(node, None if check else owner):
+            return run(node, request)
 
-    return verb
-
-
-def _finish_reading(fields: Fields) -> None:
-    fields.boolean("check", False)  # check mode asks reading verbs, too; to them it makes no difference
-    fields.done()
+    return Verb(verb, changes=False)
 
 
 def _changing(
     name: str, parse: Callable[[Fields], Any], plan: Callable[[Node, Any], Plan], area: str = "state"
 ) -> Verb:
-    def verb(node: Node, fields: Fields) -> dict[str, Any]:
-        request = parse(fields)
-        mode = Mode.parse(fields)
-        fields.done()
-        return mutate(node, name, mode, lambda: plan(node, request), area)
-
-    return verb
+    return _with_mode(
+        name, parse, lambda node, request, mode: mutate(node, name, mode, lambda: plan(node, request), area)
+    )
 
 
-def _with_mode(parse: Callable[[Fields], Any], run: Callable[[Node, Any, Mode], dict[str, Any]]) -> Verb:
-    """A changing verb that arranges its own locking."""
+def _with_mode(name: str, parse: Callable[[Fields], Any], run: Callable[[Node, Any, Mode], dict[str, Any]]) -> Verb:
+    """A changing verb that arranges its own locking on the node."""
+
+    def locked(node: Node, request: Any, mode: Mode) -> dict[str, Any]:
+        if mode.check:
+            return run(node, request, mode)
+        with fleet_lock.admitted(node, name, mode.owner) as notes:
+            return {**run(node, request, mode), **notes}
+
+    return _of_the_lock(parse, locked)
+
+
+def _of_the_lock(parse: Callable[[Fields], Any], run: Callable[[Node, Any, Mode], dict[str, Any]]) -> Verb:
+    """A changing verb that looks at the fleet lock itself."""
 
     def verb(node: Node, fields: Fields) -> dict[str, Any]:
         request = parse(fields)
@@ -102,7 +115,7 @@ def _with_mode(parse: Callable[[Fields], Any], run: Callable[[Node, Any, Mode], 
         fields.done()
         return run(node, request, mode)
 
-    return verb
+    return Verb(verb, changes=True)
 
 
 HELP = {
@@ -134,6 +147,9 @@ HELP = {
     "good-mark": "mark a generation as good",
     "baseline-show": "the promoted baseline, nothing while the shipped one holds",
     "baseline-set": "promote a baseline with its record, or go back to the shipped one",
+    "lock-take": "take the fleet lock for one command",
+    "lock-release": "give the fleet lock back, or free it from whoever has it",
+    "lock-show": "who holds the fleet lock, and until when",
     "record-append": "append a record to the chain",
     "record-list": "the newest records",
     "record-show": "one record",
@@ -149,9 +165,9 @@ VERBS: dict[str, Verb] = {
     "host": _asking(host.HostRequest.parse, host.host),
     "status": _reading(status),
     "image-ensure": _changing("image-ensure", images.ImageRequest.parse, images.plan_image, "image"),
-    "engram": _with_mode(engram_request.EngramRequest.parse, engram.engram),
-    "engram-job": _with_mode(engram_job.JobRequest.parse, engram_job.engram_job),
-    "share": _with_mode(share.ShareRequest.parse, share.share),
+    "engram": _with_mode("engram", engram_request.EngramRequest.parse, engram.engram),
+    "engram-job": _with_mode("engram-job", engram_job.JobRequest.parse, engram_job.engram_job),
+    "share": _with_mode("share", share.ShareRequest.parse, share.share),
     "stage": _changing("stage", generations.StageRequest.parse, generations.plan_stage),
     "generation-show": _asking(generations.GenerationRequest.parse, generations.show),
     "activate": _changing("activate", generations.GenerationRequest.parse, generations.plan_activate),
@@ -171,10 +187,13 @@ VERBS: dict[str, Verb] = {
     "request-batch": _asking(
         http_request.BatchRequest.parse, lambda node, batch: http_request.perform_batch(node.http, batch)
     ),
-    "oneshot": _with_mode(oneshot.OneshotRequest.parse, oneshot.oneshot),
+    "oneshot": _with_mode("oneshot", oneshot.OneshotRequest.parse, oneshot.oneshot),
     "good-mark": _changing("good-mark", good.GoodMark.parse, good.plan_mark),
     "baseline-show": _reading(baseline.show),
     "baseline-set": _changing("baseline-set", baseline.SetRequest.parse, baseline.plan_set),
+    "lock-take": _of_the_lock(fleet_lock_verbs.TakeRequest.parse, fleet_lock_verbs.lock_take),
+    "lock-release": _of_the_lock(fleet_lock_verbs.ReleaseRequest.parse, fleet_lock_verbs.lock_release),
+    "lock-show": _reading(fleet_lock.show),
     "record-append": _changing("record-append", records.AppendRequest.parse, records.plan_append),
     "record-list": _asking(records.ListRequest.parse, records.record_list),
     "record-show": _asking(records.ShowRequest.parse, records.record_show),
@@ -249,7 +268,7 @@ def _dispatch(node: Node, verb: str, text: bytes | str) -> dict[str, Any]:
             remedy="install the agent that belongs to the controller: ./trispark play install (lab: ./trispark lab up)",
             status=2,
         )
-    return VERBS[verb](node, fields)
+    return VERBS[verb].run(node, fields)
 
 
 def main(argv: Sequence[str], stdin: IO[str] | None = None, stdout: IO[str] | None = None) -> int:

@@ -14,6 +14,9 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Seconds from an arbitrary start."""
 
+    def boottime(self) -> float:
+        """Seconds since the host's start, whatever the time of day is set to."""
+
     def sleep(self, seconds: float) -> None: ...
 
 
@@ -23,6 +26,9 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+    def boottime(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -114,6 +114,16 @@ class Layout:
         return self.adopted / adoption
 
     @property
+    def fleet_lock(self) -> Path:
+        """Which command of which controller works on the fleet, and from which it was taken."""
+        return self.root / "fleet-lock.json"
+
+    @property
+    def fleet_hold(self) -> Path:
+        """When that command was last heard of; held while a call of it runs."""
+        return self.root / "fleet-lock.hold"
+
+    @property
     def run(self) -> Path:
         """One-shot runs and tracebacks; nothing in it is state."""
         return self.root / "run"
@@ -121,5 +131,6 @@ class Layout:
     def lock(self, area: str) -> Path:
         """`lock` guards the node's state; long transfers have their own (`lock.engram`, `lock.image`), so that a
         stop never waits for a file that is being packed. `lock.disk` is held by what must have the disks to itself: a
-        measurement, or work on whole shards."""
+        measurement, or work on whole shards. `lock.fleet` is held for a look at the fleet lock and what follows
+        from it."""
         return self.root / ("lock" if area == "state" else f"lock.{area}")

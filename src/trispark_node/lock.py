@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -23,7 +24,7 @@ def held(path: Path, clock: Clock, wait_s: float, verb: str) -> Iterator[Callabl
     Yields a function that writes the holder into the file, for the message that others get. It is called only before
     an effect, so that a verb which finds nothing to do changes no byte on the node.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, STATE_FILE_MODE)
+    descriptor = _opened(path)
     try:
         deadline = clock.monotonic() + wait_s
         while True:
@@ -40,17 +41,29 @@ def held(path: Path, clock: Clock, wait_s: float, verb: str) -> Iterator[Callabl
             nonlocal noted
             noted = True
             owner = json.dumps({"verb": verb, "pid": os.getpid(), "since": clock.now()}).encode()
-            os.ftruncate(descriptor, 0)
-            with suppress(OSError):  # a full disk: the lock holds without the name
+            with suppress(OSError):  # a full or read-only disk: the lock holds without the name
+                os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, owner, 0)
 
         try:
             yield note
         finally:
             if noted:
-                os.ftruncate(descriptor, 0)
+                with suppress(OSError):
+                    os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    """The kernel locks what is open for reading as well, and an engine is stopped on a read-only disk, too."""
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | flags, STATE_FILE_MODE)
+    except OSError as error:
+        if error.errno != errno.EROFS or not path.exists():
+            raise
+        return os.open(path, os.O_RDONLY | flags)
 
 
 def is_held(path: Path) -> bool:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trispark_node.fields import Fields
+from trispark_node.fleet_lock import refuse_lost
+from trispark_node.fleet_owner import Owner
 from trispark_node.lock import held
 from trispark_node.node import Node
 
@@ -34,14 +36,20 @@ class Plan:
 
 @dataclass(frozen=True)
 class Mode:
-    """How a changing verb was asked for. `check`: change nothing, say what would change."""
+    """How a changing verb was asked for. `check`: change nothing, say what would change; `owner`: whose command it is,
+    None for a person on the node's shell."""
 
     check: bool
     lock_wait_s: float
+    owner: Owner | None = None
 
     @classmethod
     def parse(cls, fields: Fields) -> Mode:
-        return cls(fields.boolean("check", False), fields.seconds("lock_wait_s", 10, high=600))
+        return cls(
+            fields.boolean("check", False),
+            fields.seconds("lock_wait_s", 10, high=600),
+            Owner.of_request(fields),
+        )
 
 
 def mutate(node: Node, verb: str, mode: Mode, plan: Callable[[], Plan], area: str = "state") -> dict[str, Any]:
@@ -50,6 +58,7 @@ def mutate(node: Node, verb: str, mode: Mode, plan: Callable[[], Plan], area: st
         return plan().answer()
     node.disk.make_directory(node.layout.root)
     with held(node.layout.lock(area), node.clock, mode.lock_wait_s, verb) as note:
+        refuse_lost(node, mode.owner)
         planned = plan()
         if planned.apply is None:
             return planned.answer()

@@ -44,6 +44,9 @@ class FakeClock:
     def monotonic(self) -> float:
         return self.time
 
+    def boottime(self) -> float:
+        return self.time
+
     def sleep(self, seconds: float) -> None:
         self.time += seconds
         for call in self.on_sleep:

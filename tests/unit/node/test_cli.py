@@ -21,7 +21,7 @@ ENGRAM = '{"action":"verify","checkpoint":"%s","directory":"/d","rank":%d,"tp":3
         ("", "", "TS-AGENT-VERB", 2),
         ("version", "{", "TS-AGENT-REQUEST", 2),
         ("version", "[]", "TS-AGENT-REQUEST", 2),
-        ("version", '{"protocol": 2}', "TS-AGENT-PROTOCOL", 2),
+        ("version", '{"protocol": 1}', "TS-AGENT-PROTOCOL", 2),
         ("version", '{"verbose": true}', "TS-AGENT-REQUEST", 2),
         ("fence", '{"epoch": 0}', "TS-AGENT-REQUEST", 2),
         ("fence", '{"epoch": true}', "TS-AGENT-REQUEST", 2),
@@ -69,8 +69,8 @@ def test_another_controllers_version_is_refused_by_every_verb_before_it_does_any
 def test_main_prints_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TRISPARK_ROOT", str(tmp_path))
     out = io.StringIO()
-    assert cli.main(["version"], io.StringIO('{"protocol": 1}'), out) == 0
-    assert json.loads(out.getvalue()) == {"ok": True, "version": "0.1.0", "protocol": 1}
+    assert cli.main(["version"], io.StringIO('{"protocol": 2}'), out) == 0
+    assert json.loads(out.getvalue()) == {"ok": True, "version": "0.1.0", "protocol": 2}
     assert out.getvalue().count("\n") == 1
 
 
