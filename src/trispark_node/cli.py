@@ -102,7 +102,7 @@ def _with_mode(parse: Callable[[Fields], Any], run: Callable[[Node, Any, Mode], 
 HELP = {
     "version": "version of the agent and of its protocol",
     "host": "memory, disks, addresses and Docker of this node",
-    "status": "generation, engine, epoch, records, and what is damaged",
+    "status": "generation, engine, canary, packed state, drift, records, and what is damaged",
     "image-ensure": "pull an image by its digest",
     "engram": "inspect, verify or pack this rank's Engram shards, and wait for it",
     "engram-job": "begin, watch or end work on whole shards, which takes minutes to hours",
