@@ -121,7 +121,7 @@ def _of_the_lock(parse: Callable[[Fields], Any], run: Callable[[Node, Any, Mode]
 HELP = {
     "version": "version of the agent and of its protocol",
     "host": "memory, disks, addresses and Docker of this node",
-    "status": "generation, engine, epoch, records, and what is damaged",
+    "status": "generation, engine, canary, packed state, drift, records, and what is damaged",
     "image-ensure": "pull an image by its digest",
     "engram": "inspect, verify or pack this rank's Engram shards, and wait for it",
     "engram-job": "begin, watch or end work on whole shards, which takes minutes to hours",
@@ -200,7 +200,7 @@ VERBS: dict[str, Verb] = {
     "record-head": _reading(records.record_head),
     "boot-log": _asking(boot_log.BootLogRequest.parse, boot_log.boot_log),
     "save-log": _changing("save-log", lambda _fields: None, lambda node, _request: logs.plan_save_log(node)),
-    "uninstall": _with_mode(uninstall.UninstallRequest.parse, uninstall.uninstall),
+    "uninstall": _with_mode("uninstall", uninstall.UninstallRequest.parse, uninstall.uninstall),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
@@ -138,6 +138,12 @@ def without_certificate_file() -> None:
     stand_in = ModuleType("certifi")
     stand_in.where = lambda: "/etc/ssl/certs/ca-certificates.crt"  # type: ignore[attr-defined]
     sys.modules.setdefault("certifi", stand_in)
+
+
+def preload(connect: Callable[[], ContainerClient]) -> None:
+    """Import the SDK where `connect` would, without asking an Engine: before children that each connect."""
+    if connect is SdkClient:
+        importlib.import_module("docker")
 
 
 class SdkClient:

@@ -2,23 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from trispark_node import ENGINE_NAME, baseline, engine, epoch, generations, good, host, records, rollback, watching
-from trispark_node.containers import ROLE_BENCH, ROLE_ENGINE, identity
-from trispark_node.docker_client import Container
+from trispark_node import (
+    baseline,
+    canary,
+    docker_client,
+    engine,
+    epoch,
+    generations,
+    good,
+    host,
+    lock,
+    packed_state,
+    processes,
+    records,
+    rollback,
+    shard_drift,
+    share_bounded,
+    status_engine,
+)
 from trispark_node.errors import AgentError
 from trispark_node.node import Node
-from trispark_node.oneshot import BENCH_NAME
-from trispark_node.running import spec_of
+from trispark_node.plain_json import parse_json
+from trispark_node.regular_file import read_regular
+
+ENGINE_S = 2.0
+"""For all that the Docker Engine is asked of containers; it answers in some hundredths of a second."""
+LOG_S = 1.2
+SHARDS_S = 0.5
+CANARY_S = 2.4
+HANGS = {
+    "unstartable": "see the Docker Engine of this node (docker info)",
+    "engine": "see the Docker Engine of this node (docker info)",
+    "packed": "see the Docker Engine of this node (docker logs)",
+    "shards": "see the file system of site_engram_dir on this node",
+}
+"""What to look at when a part does not answer in time."""
 
 
 def status(node: Node) -> dict[str, Any]:
     """Reads only. A damaged part is named under `problems` and does not hide the rest; a damaged generation, which
-    stands in nobody's way but a rollback's, under `damaged`."""
+    stands in nobody's way but a rollback's, under `damaged`.
+
+    Whatever may hang (the Docker Engine, the engine, a disk) is asked in a process of its own with a bound; it makes a
+    connection of its own to the Docker Engine (`replace(node)`), because it inherits no open file. `unknown`
+    names `engine` when the Docker Engine did not tell: then that `engine` is null says nothing.
+    """
     problems: list[str] = []
     answer: dict[str, Any] = {
         "current": None,
@@ -28,39 +61,68 @@ def status(node: Node) -> dict[str, Any]:
         "good": [],
         "epoch": 0,
         "engine": None,
+        "others": [],
         "foreign": [],
+        "unknown": ["engine"],
+        "memory": None,
+        "packed": None,
+        "drift": [],
+        "canary": None,
         "pending": [],
         "rollback": None,
         "baseline": None,
         "host_boot": None,
         "record_head": None,
         "record_chain": "damaged",
+        "last_verdict": None,
+        "last_boot": None,
         "problems": problems,
     }
-    parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "journal": lambda: _journal(node, problems),
-        "generations": lambda: _generations(node),
-        "good": lambda: _good(node, problems),
-        "current": lambda: _current(node, problems),
-        "epoch": lambda: {"epoch": epoch.read(node).number},
-        "engine": lambda: {"engine": _engine(node)},
-        "foreign": lambda: {"foreign": _foreign(node)},
-        "rollback": lambda: rollback.show(node),
-        "baseline": lambda: baseline.show(node),
-        "host": lambda: {"host_boot": host.boot_identity(node)},
-        "records": lambda: _records(node),
-    }
-    for part, read in parts.items():
-        try:
-            answer.update(read())
-        except AgentError as error:
-            problems.append(str(error))
-        except OSError as error:
-            problems.append(f"{part}: {error.filename or 'a file'} cannot be read: {error.strerror or error}")
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            # What damaged data raises where no reader expected it; a defect of another kind still ends the verb.
-            problems.append(" ".join(f"{part}: not readable: {type(error).__name__}: {error}".split()))
+
+    def take(parts: Mapping[str, Callable[[], dict[str, Any]]]) -> None:
+        for part, read in parts.items():
+            answer.update(_read(part, read, problems))
+
+    take(
+        {
+            "journal": lambda: _journal(node, problems),
+            "generations": lambda: {"generations": generations.staged(node), "damaged": generations.damaged(node)},
+            "rollback": lambda: rollback.show(node),
+            "good": lambda: _good(node, problems),
+            "current": lambda: _current(node, problems),
+            "epoch": lambda: {"epoch": epoch.read(node).number},
+            "engine": lambda: _engine(node),
+            "unstartable": lambda: _unstartable(node, answer),
+            "baseline": lambda: baseline.show(node),
+            "host": lambda: {"host_boot": host.boot_identity(node)},
+            "memory": lambda: _memory(node),
+            "records": lambda: _records(node),
+        }
+    )
+    runs = answer["engine"]
+    answer["drift"] += status_engine.against_the_node(runs, answer["current"], answer["epoch"], answer["damaged"])
+    meant = _meant(answer)
+    gates = _gates(node, meant) if meant else {}
+    take({"shards": lambda: _shards(node, answer, gates)})
+    if runs is not None:
+        take({"packed": lambda: _packed(node, runs, gates), "canary": lambda: _canary(node, runs, gates)})
     return answer
+
+
+def _read(part: str, read: Callable[[], dict[str, Any]], problems: list[str]) -> dict[str, Any]:
+    """What a part of the answer says; nothing when it cannot be read, which is then among `problems`."""
+    try:
+        return read()
+    except AgentError as error:
+        problems.append(str(error))
+    except share_bounded.Late as late:
+        problems.append(f"{part}: {late}; {HANGS.get(part, 'see the disks of this node')}")
+    except OSError as error:
+        problems.append(f"{part}: {error.filename or 'a file'} cannot be read: {error.strerror or error}")
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        # What damaged data raises where no reader expected it; a defect of another kind still ends the verb.
+        problems.append(" ".join(f"{part}: not readable: {type(error).__name__}: {error}".split()))
+    return {}
 
 
 def _damaged(path: Path, lines: tuple[int, ...]) -> list[str]:
@@ -77,12 +139,11 @@ def _journal(node: Node, problems: list[str]) -> dict[str, Any]:
     return {"pending": pending}
 
 
-def _generations(node: Node) -> dict[str, Any]:
-    return {
-        "generations": generations.staged(node),
-        "damaged": generations.damaged(node),
-        "unstartable": engine.unstartable(node),
-    }
+def _unstartable(node: Node, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Not asked of a Docker Engine that does not answer."""
+    if answer["unknown"] or not answer["generations"]:
+        return {}
+    return {"unstartable": share_bounded.call(lambda: engine.unstartable(replace(node)), ENGINE_S)}
 
 
 def _good(node: Node, problems: list[str]) -> dict[str, Any]:
@@ -101,45 +162,102 @@ def _current(node: Node, problems: list[str]) -> dict[str, Any]:
 def _records(node: Node) -> dict[str, Any]:
     """Of the whole chain: a head behind which a record is damaged proves nothing."""
     found = records.chain(node)
-    return {"record_head": found[-1].head() if found else None, "record_chain": "ok" if found else "empty"}
-
-
-def _engine(node: Node) -> dict[str, Any] | None:
-    container = watching.engine(node)
-    if container is None:
-        return None
-    who = identity(container)
     return {
-        "name": container.name,
-        "state": container.status,
-        "health": _health(node, container),
-        "generation": who.generation if who else None,
-        "boot_id": who.boot_id if who else None,
-        "epoch": who.epoch if who else None,
-        "rank": who.rank if who else None,
-        "image": container.image_ref,
-        "started_at": container.started_at,
-        "exit_code": container.exit_code,
+        "record_head": found[-1].head() if found else None,
+        "record_chain": "ok" if found else "empty",
+        "last_verdict": _verdict(_newest(found, "trial")),
+        "last_boot": _boot(_newest(found, "boot")),
     }
 
 
-def _health(node: Node, container: Container) -> str | None:
-    if container.status != "running":
+def _newest(found: list[records.Stored], kind: str) -> Mapping[str, Any] | None:
+    return next((stored.record for stored in reversed(found) if stored.record.get("kind") == kind), None)
+
+
+def _verdict(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if record is None:
         return None
+    requested, outcome = record.get("requested") or {}, record.get("outcome") or {}
+    return {
+        "id": record.get("id"),
+        "feature": requested.get("feature"),
+        "value": requested.get("value"),
+        "verdict": outcome.get("verdict"),
+    }
+
+
+def _boot(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    outcome = record.get("outcome") or {}
+    return {
+        "id": record.get("id"),
+        "boot_id": record.get("boot_id"),
+        "state": outcome.get("state"),
+        "reason": outcome.get("reason"),
+    }
+
+
+def _engine(node: Node) -> dict[str, Any]:
+    docker_client.preload(node.connect)  # once, not in each child
+    found: dict[str, Any] = share_bounded.call(lambda: status_engine.engine_part(replace(node)), ENGINE_S)
+    return {**found, "unknown": []}
+
+
+def _memory(node: Node) -> dict[str, Any]:
+    found = processes.memory(node.procfs)
+    return {
+        "memory": {
+            "available_bytes": found["memory_available_bytes"],
+            "total_bytes": found["memory_total_bytes"],
+            "source": "meminfo",
+        }
+    }
+
+
+def _gates(node: Node, generation: str) -> dict[str, Any]:
+    """What the generation's resolved configuration says of its gates; empty when it cannot be read: its damage is named
+    elsewhere."""
     try:
-        url = spec_of(node, container).ready_url
+        resolved = parse_json(read_regular(node.layout.generation(generation) / "resolved.json"))
+        return dict(resolved["gates"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+
+
+def _packed(node: Node, engine: Mapping[str, Any], gates: Mapping[str, Any]) -> dict[str, Any]:
+    layers, container = list(gates.get("layers") or ()), str(engine["id"])
+    found = share_bounded.call(lambda: packed_state.packed(replace(node), container, layers), LOG_S)
+    return {"packed": found}
+
+
+def _shards(node: Node, answer: Mapping[str, Any], gates: Mapping[str, Any]) -> dict[str, Any]:
+    layers, generation = list(gates.get("layers") or ()), _meant(answer)
+    if not layers or generation is None:
+        return {}
+    try:
+        spec = generations.load_spec(node, generation)
     except AgentError:
-        return None
-    return watching.health(node, url)
+        return {}  # damaged: named elsewhere
+    found = share_bounded.call(lambda: shard_drift.differences(node.procfs, spec, layers), SHARDS_S)
+    return {"drift": [*answer["drift"], *found]}
 
 
-def _foreign(node: Node) -> list[str]:
-    """Names of ours that someone else's containers have."""
-    found = []
-    for name, role in ((ENGINE_NAME, ROLE_ENGINE), (BENCH_NAME, ROLE_BENCH)):
-        container = node.docker.container(name)
-        if container is not None:
-            who = identity(container)
-            if who is None or who.role != role:
-                found.append(name)
-    return found
+def _meant(answer: Mapping[str, Any]) -> str | None:
+    """The generation that runs, else the current one."""
+    engine = answer["engine"]
+    return str(engine["generation"]) if engine and engine["generation"] else answer["current"]
+
+
+def _canary(node: Node, engine: Mapping[str, Any], gates: Mapping[str, Any]) -> dict[str, Any]:
+    """The head's alone."""
+    if engine["rank"] != 0 or engine["state"] != "running":
+        return {}
+    if engine["health"] != "ready":
+        return {"canary": canary.not_asked(f"not asked: the engine is {engine['health'] or 'not known to be ready'}")}
+    if lock.is_held(node.layout.lock("disk")):
+        return {"canary": canary.not_asked("not asked: a measurement, or work on whole shards, is going on here")}
+    try:
+        return {"canary": share_bounded.call(lambda: canary.ask(node.http, node.clock, gates), CANARY_S)}
+    except share_bounded.Late as late:
+        return {"canary": {**canary.not_asked(str(late)), "ok": False}}

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from durable_docker import durable
 
-from trispark_node import cli
+from trispark_node import baseline, cli, generations, good, records, rollback
 from trispark_node.disk import Disk
 from trispark_node.layout import Layout
 from trispark_node.node import Node
@@ -91,25 +91,27 @@ class World:
         assert status in (0, DIED), f"{verb} failed in the child: {status}"
         return status == DIED
 
+    def pending(self) -> list[str]:
+        """Verbs that were begun and not ended."""
+        return [entry.verb for entry in self.node(Steps(None)).journal.read().pending()]
+
     def snapshot(self) -> dict[str, Any]:
         """What an operator and the next verb can tell of this node; no times, no journal."""
-        answer = self.ask("status", {})
-        assert answer["ok"]
-        assert answer["problems"] == []
-        root = self.base / "state"
+        node, root = self.node(Steps(None)), self.base / "state"
         names = sorted(path.name for path in (root / "generations").iterdir())
-        docker = self.node(Steps(None)).docker
+        damaged = generations.damaged(node)
+        docker = node.docker
         return {
-            "current": answer["current"],
-            "generations": {name: answer["damaged"].get(name, "whole") for name in answer["generations"]},
+            "current": generations.current(node),
+            "generations": {name: damaged.get(name, "whole") for name in generations.staged(node)},
             "temporary": [name for name in names if name.startswith(".")],
             "epoch": (root / "epoch").read_text(),
-            "good": [mark["generation"] for mark in answer["good"]],
-            "rollback": (answer["rollback"] or {}).get("target"),
+            "good": [mark.generation for mark in good.read(node).marks],
+            "rollback": getattr(rollback.read(node), "target", None),
             "engines": sorted((each.labels["trispark.boot"], each.status) for each in docker.containers.values()),
             "logs": sorted(path.parent.name for path in root.glob("boots/*/engine.log")),
-            "records": answer["record_head"] and answer["record_head"]["seq"],
-            "baseline": answer["baseline"] and answer["baseline"]["record"],
+            "records": [each.id for each in records.chain(node)],
+            "baseline": baseline.show(node),
         }
 
 
@@ -169,21 +171,21 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_recover_ends_in_one_of_the_two_states_wherever_the_agent_dies(world, stage_request, tmp_path, name):
     case = CASES[name]
-    good = world.bench.ask("status")["good"][-1]["generation"]
+    target = good.read(world.bench.node).marks[-1].generation
     new = stage_request("two" if case.verb == "good-mark" else "three")
     if case.damage:
         world.ask("stage", new)
         (world.base / "state/generations" / new["generation"] / case.damage).write_text("damaged\n")
     for verb, request in case.before:
         assert world.ask(verb, request)["ok"], verb
-    request = case.request(good, new)
+    request = case.request(target, new)
     before = world.snapshot()
     after = _after(world, case, request)
     assert before != after, "the verb does something"
     deaths, seen = 0, []
     for here in _deaths(world, case.verb, request):
         deaths += 1
-        begun = here.ask("status", {})["pending"] != []
+        begun = here.pending() != []
         answer = here.ask("recover", {})
         assert answer["ok"], (deaths, answer)
         assert all(each["outcome"] in ("finished", "undone") for each in answer["recovered"]), (deaths, answer)
@@ -194,8 +196,7 @@ def test_recover_ends_in_one_of_the_two_states_wherever_the_agent_dies(world, st
         if begun and case.only_after_intent:
             assert state == after, f"step {deaths}: half done is carried out"
         seen.append(state == after)
-        status = here.ask("status", {})
-        assert status["pending"] == []
+        assert here.pending() == []
         assert not here.ask("recover", {})["changed"], "a second one finds nothing to do"
         repeated = here.ask(case.verb, request)
         assert repeated["ok"], (deaths, repeated)
@@ -244,7 +245,7 @@ def _deaths(world: World, verb: str, request: dict[str, Any]) -> Iterator[World]
 def test_recover_itself_may_die_at_every_step(world, interrupted_at):
     request = {"epoch": 6, "boot_id": "b2"}
     assert world.dies("rollback", request, interrupted_at)
-    assert world.ask("status", {})["pending"], "the rollback was begun"
+    assert world.pending(), "the rollback was begun"
     reference = world.base.with_name("reference")
     shutil.copytree(world.base, reference, symlinks=True)
     whole = World(world.bench, reference)
@@ -255,7 +256,7 @@ def test_recover_itself_may_die_at_every_step(world, interrupted_at):
         deaths += 1
         assert here.ask("recover", {})["ok"]
         assert here.snapshot() == after
-        assert here.ask("status", {})["pending"] == []
+        assert here.pending() == []
     assert deaths > 8
 
 
@@ -287,7 +288,7 @@ def test_what_cannot_be_ended_stays_pending_and_is_named(world):
     (left,) = answer["recovered"]
     assert (left["verb"], left["outcome"]) == ("stop", "left")
     assert left["why"].startswith("TS-AGENT-FOREIGN: ")
-    assert [entry["verb"] for entry in world.ask("status", {})["pending"]] == ["stop"]
+    assert world.pending() == ["stop"]
 
 
 @pytest.mark.parametrize("detail", [{}, {"epoch": "x"}, {"to": 7, "epoch": 6}])
@@ -307,4 +308,4 @@ def test_long_work_is_left_to_its_own_verb(world):
         ("adopt", "left"),
         ("engram", "undone"),
     ]
-    assert [entry["verb"] for entry in world.ask("status", {})["pending"]] == ["adopt"]
+    assert world.pending() == ["adopt"]

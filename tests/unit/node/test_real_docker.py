@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from trispark_node import ENGINE_NAME, cli, engine, status
+from trispark_node import ENGINE_NAME, cli, engine, status_engine
 from trispark_node.docker_client import SdkClient
 from trispark_node.layout import Layout
 from trispark_node.node import Node
@@ -180,7 +180,7 @@ class Real:
 @pytest.fixture
 def real(tmp_path, monkeypatch, docker_engine):
     name = f"trispark-test-{os.getpid()}"
-    for module in (engine, status):
+    for module in (engine, status_engine):
         monkeypatch.setattr(module, "ENGINE_NAME", name)
     assert docker("ps", "-aq", "--filter", "label=trispark=1", "--filter", "label=trispark.role=engine") == "", (
         "an engine of a real node runs on this machine; these tests would stop it"
@@ -231,7 +231,10 @@ def test_a_whole_boot(real, started, stage_request):
     assert inspected["HostConfig"]["NetworkMode"] == "host"
     assert f"PORT={answer['rendezvous_port']}" in inspected["Config"]["Env"]
     assert real.ask("wait", timeout_s=10)["state"] == "ready"
-    shown = real.ask("status")["engine"]
+    whole = real.ask("status")
+    assert (whole["drift"], whole["problems"], whole["unknown"]) == ([], [], [])
+    shown = whole["engine"]
+    assert shown["resident_bytes"] > 0
     assert (shown["name"], shown["state"], shown["health"], shown["boot_id"]) == (real.name, "running", "ready", "b1")
     assert shown["started_at"] == inspected["State"]["StartedAt"]
 
