@@ -96,7 +96,7 @@ def status(node: Node) -> dict[str, Any]:
             "baseline": lambda: baseline.show(node),
             "host": lambda: {"host_boot": host.boot_identity(node)},
             "memory": lambda: _memory(node),
-            "records": lambda: _records(node),
+            "records": lambda: _records(node, answer["engine"]),
         }
     )
     runs = answer["engine"]
@@ -159,15 +159,23 @@ def _current(node: Node, problems: list[str]) -> dict[str, Any]:
     return {"current": generation}
 
 
-def _records(node: Node) -> dict[str, Any]:
-    """Of the whole chain: a head behind which a record is damaged proves nothing."""
+def _records(node: Node, runs: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Of the whole chain: a head behind which a record is damaged proves nothing. `record` of the engine is how its
+    boot was judged, null when it was not."""
     found = records.chain(node)
+    judged = {} if runs is None else {"engine": {**runs, "record": _outcome(found, runs["boot_id"])}}
     return {
         "record_head": found[-1].head() if found else None,
         "record_chain": "ok" if found else "empty",
         "last_verdict": _verdict(_newest(found, "trial")),
         "last_boot": _boot(_newest(found, "boot")),
+        **judged,
     }
+
+
+def _outcome(found: list[records.Stored], boot: str | None) -> str | None:
+    own = [each.record for each in found if boot is not None and each.record.get("boot_id") == boot]
+    return None if not own else (own[-1].get("outcome") or {}).get("state")
 
 
 def _newest(found: list[records.Stored], kind: str) -> Mapping[str, Any] | None:
