@@ -37,6 +37,16 @@ class Layout:
         return self.root / "epoch"
 
     @property
+    def site(self) -> Path:
+        """What the node knows of its site without a controller; absent until it was told."""
+        return self.root / "site.json"
+
+    @property
+    def rollback(self) -> Path:
+        """A rollback that is not complete on the whole fleet yet; absent otherwise."""
+        return self.root / "rollback.json"
+
+    @property
     def good(self) -> Path:
         return self.root / "good.jsonl"
 
