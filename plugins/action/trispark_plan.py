@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from trispark.boot_plan import Moment, Project, plan_arm, plan_stored, require_given
 from trispark.controller_action import ControllerAction
+from trispark.node_site import node_requests_if_readable
 from trispark.record_chain import heads_of, leading_head
 from trispark.records import RecordCache
 
@@ -48,7 +49,11 @@ class ActionModule(ControllerAction):
             return {"changed": False}
         if given["arm"] == "stored":
             plan = plan_stored(
-                purpose=given["purpose"], stored=given["stored"], statuses=given["statuses"], moment=Moment.current()
+                purpose=given["purpose"],
+                stored=given["stored"],
+                statuses=given["statuses"],
+                moment=Moment.current(),
+                site_facts=node_requests_if_readable(Path(given["root"]).resolve(), given["site"]),
             )
         else:
             root = Path(given["root"]).resolve()

@@ -19,7 +19,7 @@ CONTROLLER_S: Final = 30
 """How much longer than the node the controller waits: for KILL, and for making the connection."""
 LATE_STATUS: Final = (124, 137)
 """Of `timeout`: after TERM, after KILL."""
-_OF_REQUEST: Final = ("deadline_s", "timeout_s", "lock_wait_s")
+_OF_REQUEST: Final = ("deadline_s", "timeout_s", "lock_wait_s", "wait_s")
 
 
 class Bound(NamedTuple):
@@ -41,6 +41,7 @@ DEADLINES: Final[Mapping[str, Bound]] = {
     "engram-job start": Bound(2400),  # it looks at every shard in samples, and the job does once more
     "engram-job stop": Bound(120),
     "share": Bound(300, 3),  # a look, an unmount and a mount
+    "site-set": Bound(120),
     "stage": Bound(300),
     "generation-show": Bound(120),
     "activate": Bound(120),
@@ -51,6 +52,7 @@ DEADLINES: Final[Mapping[str, Bound]] = {
     "rollback": Bound(60),
     "rollback-clear": Bound(120),
     "recover": Bound(600),
+    "prove-stopped": Bound(120),
     "survey": Bound(300),
     "adopt": Bound(600),
     "adopt-back": Bound(600),

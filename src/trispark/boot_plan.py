@@ -10,6 +10,7 @@ A plan is made from the catalog (`plan_arm`) or from what the nodes hold (`plan_
     serving (whether all ranks run a healthy boot of it already)
     layers (with an Engram table), worker_ranks, canary {request}, batch {requests}, quality {requests} (short set)
     bench {rank, image, input of the load client}, None when nothing is measured
+    site_facts {name: request of `site-set`}, empty where the site's files cannot be read
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from trispark.catalog import Catalog, load_catalog
 from trispark.confirm import parts_of, with_confirmation
 from trispark.errors import TrisparkError
 from trispark.gates import canary_request, judged_patterns
+from trispark.node_site import node_requests
 from trispark.plan import plan_budget, unsafe
 from trispark.preflight import refuse_damage, require_nodes
 from trispark.promoted import Promoted, on_nodes, settings_of
@@ -213,6 +215,7 @@ def plan_arm(
         base=list(arms.base),
         changed={name: list(pair) for name, pair in difference.settings.items()},
         adapters=carried(resolution.adapters),
+        site_facts=node_requests(project.site),
     )
     return plan
 
@@ -271,12 +274,19 @@ def _selected(project: Project, stage: str, feature: str) -> str | None:
     return feature
 
 
-def plan_stored(*, purpose: str, stored: Answers, statuses: Answers, moment: Moment) -> dict[str, Any]:
+def plan_stored(
+    *,
+    purpose: str,
+    stored: Answers,
+    statuses: Answers,
+    moment: Moment,
+    site_facts: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, Any]:
     """The plan of a rollback to what every node holds, or of a look at what is current.
 
     `stored`: {node: answer of `generation-show`}. Nothing of the controller's tree is read, so a broken tree does not
-    stop a rollback. Raises TS-ROLLBACK-DIFFERS when the nodes' copies differ, TS-ROLLBACK-HASH when a copy is not what
-    its id says; for a look TS-VERIFY-NONE and TS-VERIFY-DIFFERS.
+    stop a rollback; `site_facts` may be left out. Raises TS-ROLLBACK-DIFFERS when the nodes' copies differ,
+    TS-ROLLBACK-HASH when a copy is not what its id says; for a look TS-VERIFY-NONE and TS-VERIFY-DIFFERS.
     """
     if purpose == "verify":
         require_one_current(statuses)
@@ -309,6 +319,7 @@ def plan_stored(*, purpose: str, stored: Answers, statuses: Answers, moment: Mom
         baseline=None,
         changed={},
         adapters={},
+        site_facts=dict(site_facts or {}),
     )
     return plan
 

@@ -227,6 +227,16 @@ class Site(BaseModel):
     rollback_stop_s: Annotated[float, Field(gt=0, le=60)] = 20.0
     """How long an engine has to end by itself in a rollback, before it is killed."""
     watch_interval_s: Annotated[float, Field(gt=0, le=300)]
+    memory_source: Literal["meminfo", "cgroup"] = "meminfo"
+    """Where a node's available memory is read: of the machine, or of the control group of a node in a container."""
+    stopped_memory_gib: Annotated[float, Field(gt=0, le=65536)] | None = None
+    """GiB that must be available on each node when no engine runs; None is not judged."""
+    keep_generations: Annotated[int, Field(ge=1, le=10000)] = 10
+    """Generations that stay on a node beside those that are never removed."""
+    keep_boots: Annotated[int, Field(ge=1, le=100000)] = 50
+    """Boots whose logs stay on a node."""
+    lock_lease_s: Annotated[float, Field(ge=5, le=86400)] = 60.0
+    """Seconds after which a controller's lock of the fleet is stale when it is not renewed."""
     world_size: Annotated[int, Field(ge=1, le=8)]
     bench: BenchSettings
     engine_image: str | None = None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trispark_node import ENGINE_NAME, engine_state, epoch, generations, logs, processes, room
+from trispark_node import ENGINE_NAME, engine_state, epoch, generations, host, logs, processes, room, stopped
 from trispark_node.containers import (
     ROLE_ENGINE,
     Identity,
@@ -77,6 +77,7 @@ def plan_start(node: Node, request: StartRequest) -> Plan:
     _check_boot_unused(node, request.boot_id, present)
     _check_image(node, spec)
     _check_mounts(node, spec)
+    stopped.prove(node, stopped.START_WAIT_S).require()
 
     return Plan(
         lambda: _apply_start(node, spec, who, present),
@@ -94,10 +95,13 @@ def can_start(node: Node, request: generations.GenerationRequest) -> dict[str, A
     refuse_foreign(node.docker, spec.container.name, ROLE_ENGINE)
     _check_image(node, spec)
     _check_mounts(node, spec)
+    proof = stopped.prove(node, stopped.START_WAIT_S, beside_engine=True)
+    proof.require()
     return {
         "generation": request.generation,
         "image": spec.container.image,
         "mounts": [mount.source for mount in _mounts(node, spec)],
+        "unchecked": list(proof.unchecked),
     }
 
 
@@ -138,6 +142,9 @@ def _check_epoch(node: Node, request: StartRequest) -> None:
     stored = epoch.read(node)
     if request.epoch != stored.number:
         raise epoch.stale("start", f"epoch {stored.number} as fenced", f"epoch {request.epoch}")
+    here = host.boot_identity(node)
+    if stored.host_boot not in (None, here):
+        raise epoch.of_another_host_boot(stored, here)
     if stored.boot_id not in (None, request.boot_id):
         raise epoch.stale("start", f"boot {stored.boot_id}, for which epoch {stored.number} was taken", request.boot_id)
 
@@ -237,7 +244,8 @@ def plan_stop(node: Node, request: StopRequest) -> Plan:
     # A container of someone else in our place may well be serving: "stopped" would be a lie.
     refuse_foreign(node.docker, ENGINE_NAME, ROLE_ENGINE)
     if not containers:
-        return Plan(None, {"seconds": 0.0, "killed": False, "log": None, "exit_code": None})
+        nothing: dict[str, Any] = {"seconds": 0.0, "killed": False, "log": None, "exit_code": None}
+        return Plan(None, {**nothing, "proof": _prove_stopped(node, nothing)})
     names = [container.name for container in containers]
     return Plan(
         lambda: _apply_stop(node, request, containers),
@@ -246,6 +254,7 @@ def plan_stop(node: Node, request: StopRequest) -> Plan:
             "containers": names,
             "boots": [logs.boot_of(container) for container in containers],
             "deadline_s": request.deadline_s,
+            "ids": [container.id for container in containers],
         },
         ("".join(f"engine {container.name} {container.status}\n" for container in containers), "engine absent\n"),
         journal_required=False,
@@ -264,12 +273,20 @@ def _apply_stop(node: Node, request: StopRequest, containers: list[Container]) -
     for container in ended:
         node.docker.remove(container.id)
         _prove_removed(node, container)
-    return {
+    done = {
         "seconds": round(node.clock.monotonic() - started, 3),
         "killed": killed,
         "log": str(saved[0]),
         "exit_code": ended[0].exit_code,
     }
+    return {**done, "proof": _prove_stopped(node, done)}
+
+
+def _prove_stopped(node: Node, done: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises what is left, with what was done nevertheless: the container is gone and its log is kept."""
+    proof = stopped.prove(node, stopped.STOP_WAIT_S)
+    proof.require({"stopped": dict(done)})
+    return proof.answer()
 
 
 def _save(node: Node, container: Container, cut: bool) -> Path:

@@ -1,9 +1,14 @@
-"""Verb `fence`: the fleet's epoch as this node knows it. It only grows; an engine of another epoch does not start."""
+"""Verb `fence`: the fleet's epoch as this node knows it. It only grows; an engine of another epoch does not start.
+
+An epoch holds for the start of the host in which it was fenced: what a node was told before it went down is old when it
+is back, whatever its files say.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trispark_node import host
 from trispark_node.canonical import canonical_json
 from trispark_node.errors import AgentError
 from trispark_node.fields import NAME, Fields
@@ -15,10 +20,12 @@ from trispark_node.regular_file import read_regular
 
 @dataclass(frozen=True)
 class Epoch:
-    """`boot_id`: the boot for which the epoch was taken, None when the fence named none."""
+    """`boot_id`: the boot for which the epoch was taken, None when the fence named none. `host_boot`: the start of the
+    host in which it was fenced; None when an older agent fenced it, which counts as this one until the next fence."""
 
     number: int
     boot_id: str | None
+    host_boot: str | None = None
 
 
 @dataclass(frozen=True)
@@ -40,13 +47,17 @@ def read(node: Node) -> Epoch:
         return Epoch(0, None)
     try:
         fields = Fields(parse_json(content), str(path))
-        return Epoch(fields.integer("epoch", low=1), fields.optional_text("boot_id", pattern=NAME))
+        return Epoch(
+            fields.integer("epoch", low=1),
+            fields.optional_text("boot_id", pattern=NAME),
+            fields.optional_text("host_boot"),
+        )
     except (ValueError, AttributeError, AgentError) as error:
         raise AgentError(
             "TS-AGENT-DAMAGED",
             "the epoch file cannot be read",
             where=str(path),
-            expected='{"boot_id": ..., "epoch": n}',
+            expected='{"boot_id": ..., "epoch": n, "host_boot": ...}',
             observed=content[:80].decode("utf-8", "replace") or "an empty file",
             remedy="move the file away, then fence this node with the epoch of the others plus one",
         ) from error
@@ -65,14 +76,26 @@ def stale(where: str, expected: str, observed: str) -> AgentError:
 
 def write(node: Node, wanted: Epoch) -> None:
     """Durably, the old one or the new one whatever happens in between."""
-    content = canonical_json({"boot_id": wanted.boot_id, "epoch": wanted.number}) + b"\n"
-    node.disk.replace(node.layout.epoch, content)
+    content = {"boot_id": wanted.boot_id, "epoch": wanted.number, "host_boot": wanted.host_boot}
+    node.disk.replace(node.layout.epoch, canonical_json(content) + b"\n")
+
+
+def of_another_host_boot(stored: Epoch, here: str) -> AgentError:
+    return AgentError(
+        "TS-AGENT-EPOCH",
+        "the epoch was fenced before this node's last start",
+        where="start",
+        expected=f"epoch {stored.number} fenced in this start of the host, {here}",
+        observed=f"fenced in {stored.host_boot}",
+        remedy="boot again: each boot fences all nodes with a new epoch",
+    )
 
 
 def plan_fence(node: Node, request: FenceRequest) -> Plan:
     stored = read(node)
-    wanted = Epoch(request.epoch, request.boot_id)
-    if stored == wanted and stored.boot_id is not None:
+    wanted = Epoch(request.epoch, request.boot_id, host.boot_identity(node))
+    same = (stored.number, stored.boot_id) == (wanted.number, wanted.boot_id)
+    if same and stored.boot_id is not None and stored.host_boot in (None, wanted.host_boot):
         return Plan(None, {"epoch": stored.number})
     if wanted.number <= stored.number:
         owner = f" for boot {stored.boot_id}" if stored.boot_id else ""

@@ -47,6 +47,11 @@ class Layout:
         return self.root / "reserve"
 
     @property
+    def site(self) -> Path:
+        """What the node knows of its site without a controller; absent until it was told."""
+        return self.root / "site.json"
+
+    @property
     def good(self) -> Path:
         return self.root / "good.jsonl"
 

@@ -25,6 +25,7 @@ class Node:
     http: HttpClient = field(default_factory=UrllibClient)
     connect: Callable[[], ContainerClient] = SdkClient
     procfs: Path = Path("/proc")
+    cgroups: Path = Path("/sys/fs/cgroup")
 
     @cached_property
     def docker(self) -> ContainerClient:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trispark_node import engine, epoch, generations, good, room
+from trispark_node import engine, epoch, generations, good, host, room
 from trispark_node.canonical import canonical_json
 from trispark_node.containers import ROLE_ENGINE, own
 from trispark_node.errors import AgentError
@@ -159,12 +159,15 @@ def plan_rollback(node: Node, request: RollbackRequest) -> Plan:
     stored = _stored_epoch(node)
     pending = _pending_or_none(node)
     before = _current_or_none(node)
-    resumed = request.epoch is None and pending is not None and pending.target == generation
+    here = host.boot_identity(node)
+    of_this_start = stored.host_boot in (None, here)
+    resumed = request.epoch is None and pending is not None and pending.target == generation and of_this_start
     wanted = stored.number if resumed else stored.number + 1 if request.epoch is None else request.epoch
-    if wanted < stored.number or (wanted == stored.number and not resumed and stored.boot_id != request.boot_id):
+    own_fence = resumed or (of_this_start and stored.boot_id == request.boot_id)
+    if wanted < stored.number or (wanted == stored.number and not own_fence):
         owner = f" for boot {stored.boot_id}" if stored.boot_id else ""
         raise epoch.stale(str(node.layout.epoch), f"more than {stored.number}{owner}", str(wanted))
-    fenced = epoch.Epoch(wanted, stored.boot_id if resumed else request.boot_id)
+    fenced = stored if wanted == stored.number else epoch.Epoch(wanted, request.boot_id, here)
     file = Pending(
         generation,
         wanted,
@@ -224,12 +227,14 @@ def _apply(node: Node, request: RollbackRequest, file: Pending, fence: epoch.Epo
     if fence is not None:
         note("epoch", lambda: epoch.write(node, fence))
     note("rollback.json", lambda: node.disk.replace(node.layout.rollback, canonical_json(file.json()) + b"\n"))
-    stopped = engine.plan_stop(node, engine.StopRequest(request.deadline_s, cut_log=True))
-    stop = {**stopped.result, **(stopped.apply() if stopped.apply is not None else {})}
+    stop, left = _stop(node, request.deadline_s)
     seconds = {"stopped": round(clock.monotonic() - began, 3)}
     if _current_or_none(node) != file.target:
         room.with_room(node, lambda: _point(node, file.target))
     seconds["repointed"] = round(clock.monotonic() - began, 3)
+    if left is not None:
+        left.extra.update(seconds=seconds, repointed=True)
+        raise left
     if unwritten:
         raise AgentError(
             "TS-AGENT-UNWRITTEN",
@@ -241,6 +246,18 @@ def _apply(node: Node, request: RollbackRequest, file: Pending, fence: epoch.Epo
             extra={"stop": stop, "seconds": seconds, "repointed": True},
         )
     return {"stop": stop, "seconds": seconds}
+
+
+def _stop(node: Node, deadline_s: float) -> tuple[dict[str, Any], AgentError | None]:
+    """What the stop did; and what it found left beside the engine that is gone (a port, memory), which hinders the next
+    boot, but not that the target becomes current. Raises what keeps the engine from being stopped."""
+    plan = engine.plan_stop(node, engine.StopRequest(deadline_s, cut_log=True))
+    try:
+        return {**plan.result, **(plan.apply() if plan.apply is not None else {})}, None
+    except AgentError as error:
+        if "stopped" not in error.extra:
+            raise
+        return dict(error.extra["stopped"]), error
 
 
 def _point(node: Node, generation: str) -> None:

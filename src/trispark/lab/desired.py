@@ -42,6 +42,10 @@ NODE_CAPABILITIES: Final = (
 """What an engine inside a container needs besides Docker's own set. Never privileged: that asks for all capabilities,
 and fails where one of them is missing from the bounding set."""
 
+NODE_MEMORY: Final = "4G"
+"""What a node has to give, in all: an engine that takes more ends itself and not this machine, and that the memory came
+back after a stop can be seen. The registry has no limit."""
+
 
 @dataclass(frozen=True)
 class Published:
@@ -124,6 +128,8 @@ def _registry(paths: Paths, prepared: Prepared) -> Container:
             "capabilities": [],
             "security_opts": ["no-new-privileges"],
             "device_cgroup_rules": [],
+            "memory": "0",
+            "memory_swap": "0",
             "etc_hosts": {},
             "env": {},
         },
@@ -165,6 +171,8 @@ def _node(paths: Paths, layout: Layout, prepared: Prepared, node: Node) -> Conta
             "capabilities": list(NODE_CAPABILITIES),
             "security_opts": ["seccomp=unconfined", "apparmor=unconfined"],
             "device_cgroup_rules": ["c *:* rmw", "b *:* rmw"],
+            "memory": NODE_MEMORY,
+            "memory_swap": NODE_MEMORY,  # the same: no swap beside it
             "etc_hosts": {"registry": REGISTRY_ADDRESS, **{each.name: each.address for each in layout.nodes}},
             # Not an option of a container: a new key must reach the node, so it has to change the spec.
             "env": {"TRISPARK_LAB_KEYS": prepared.keys},

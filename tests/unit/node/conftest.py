@@ -25,6 +25,22 @@ from trispark_node.node import Node
 
 IMAGE = "registry:5000/trispark/lab-engine@sha256:" + "a" * 64
 CRASHED = 99
+TCP_HEADER = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+SITE_REQUEST = {
+    "schema_version": 1,
+    "site": "lab",
+    "node": "spark1",
+    "rank": 1,
+    "world_size": 3,
+    "nodes": ["spark0", "spark1", "spark2"],
+    "ports": [8888, 20000, 20001, 20002, 20003],
+    "memory": {"source": "meminfo", "available_bytes": None},
+    "stop_deadline_s": 15.0,
+    "lock_lease_s": 60.0,
+    "keep_generations": 10,
+    "keep_boots": 50,
+}
+"""What the controller tells a lab node."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -176,9 +192,17 @@ class Bench:
         (procfs / "sys/kernel/random/boot_id").write_text("0a0b0c0d-0000-4000-8000-000000000001\n")
         (procfs / "1").mkdir()
         (procfs / "1/stat").write_text("1 (in) it) S 0 " + " ".join(str(number) for number in range(5, 53)) + "\n")
+        (procfs / "net").mkdir()
+        (procfs / "net/tcp").write_text(TCP_HEADER)
         self.procfs = procfs
+        self.cgroups = root / "cgroup"
         self.node = Node(
-            Layout(root / "state"), clock=self.clock, http=self.http, connect=lambda: self.docker, procfs=procfs
+            Layout(root / "state"),
+            clock=self.clock,
+            http=self.http,
+            connect=lambda: self.docker,
+            procfs=procfs,
+            cgroups=self.cgroups,
         )
         self.root = self.node.layout.root
 
@@ -196,6 +220,35 @@ class Bench:
         assert code in (1, 2)
         assert all("\n" not in value for value in answer["error"].values())
         return answer["error"]
+
+    def process(self, pid: int, command: str = "python3 -m engine", container_id: str = "") -> Path:
+        """A process in the fake /proc; in the control group of the container, if one is given."""
+        directory = self.procfs / str(pid)
+        (directory / "fd").mkdir(parents=True)
+        group = f"/docker/{container_id}" if container_id else "/user.slice"
+        (directory / "cgroup").write_text(f"5:memory:{group}\n0::{group}\n")
+        (directory / "cmdline").write_bytes("".join(f"{word}\0" for word in command.split()).encode())
+        (directory / "comm").write_text("worker\n")
+        return directory
+
+    def listen(self, port: int, *pids: int, table: str = "tcp", state: str = "0A") -> None:
+        """A socket of the fake node, held by `pids`."""
+        path = self.procfs / "net" / table
+        inode = 1000 * port + len(pids)
+        before = path.read_text() if path.exists() else TCP_HEADER
+        address = "00000000" if table == "tcp" else "0" * 32
+        path.write_text(
+            f"{before}   0: {address}:{port:04X} {address}:0000 {state} 00000000:00000000 00:00000000 00000000"
+            f"     0        0 {inode} 1 0000000000000000 100 0 0 10 0\n"
+        )
+        for pid in pids:
+            (self.procfs / str(pid) / "fd" / str(inode)).symlink_to(f"socket:[{inode}]")
+
+    def know_site(self, **values: Any) -> dict[str, Any]:
+        """Tell the node of its site; the request."""
+        request = {**SITE_REQUEST, **values}
+        self.ask("site-set", **request)
+        return request
 
     def with_disk(self, disk: Disk) -> Node:
         return replace(self.node, disk=disk)

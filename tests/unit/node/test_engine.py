@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from pathlib import Path
@@ -111,6 +112,37 @@ def test_fence(bench, fences, last_ok):
     else:
         assert bench.refused("fence", epoch=epoch, boot_id=boot)["id"] == "TS-AGENT-EPOCH"
         assert bench.ask("status")["epoch"] == before[-1][0]
+
+
+def restart(bench):
+    """The node goes down and comes back: another start of its first process."""
+    stat = bench.procfs / "1/stat"
+    name, _, rest = stat.read_text().rpartition(")")
+    fields = rest.split()
+    fields[19] = str(int(fields[19]) + 1000)
+    stat.write_text(f"{name}) {' '.join(fields)}\n")
+
+
+def test_an_epoch_does_not_outlive_its_nodes_start(bench, active):
+    before = bench.ask("status")["host_boot"]
+    restart(bench)
+    assert bench.ask("status")["host_boot"] != before
+    error = bench.refused("start", boot_id="b1", epoch=5)
+    assert (error["id"], before in error["observed"]) == ("TS-AGENT-EPOCH", True)
+    assert "boot again" in error["remedy"]
+    assert bench.docker.events == []
+    assert bench.refused("fence", epoch=5, boot_id="b1")["id"] == "TS-AGENT-EPOCH", "not even for the same boot"
+    bench.ask("fence", epoch=6, boot_id="b1")
+    assert start(bench, epoch=6)["changed"]
+
+
+def test_an_epoch_of_an_older_agent_holds_until_the_next_fence(bench, active):
+    """It has no `host_boot`: an upgrade must not stop a boot that is under way."""
+    bench.node.layout.epoch.write_text('{"boot_id":"b1","epoch":5}\n')
+    assert not bench.ask("fence", epoch=5, boot_id="b1")["changed"]
+    assert start(bench)["changed"]
+    bench.ask("fence", epoch=6, boot_id="b2")
+    assert "host_boot" in json.loads(bench.node.layout.epoch.read_text())
 
 
 def test_start_names_every_missing_mount_source(bench, stage_request):
