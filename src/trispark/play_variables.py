@@ -36,6 +36,7 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "preflight": (),
     "promote": ("record", "revert"),
     "quality": ("reference",),
+    "recover": (),
     "rollback": ("rollback_to",),
     "rounds": ("feature", "rounds"),
     "share": ("remove",),

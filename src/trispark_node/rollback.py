@@ -251,8 +251,8 @@ def _apply(node: Node, request: RollbackRequest, file: Pending, fence: epoch.Epo
 def _stop(node: Node, deadline_s: float) -> tuple[dict[str, Any], AgentError | None]:
     """What the stop did; and what it found left beside the engine that is gone (a port, memory), which hinders the next
     boot, but not that the target becomes current. Raises what keeps the engine from being stopped."""
-    plan = engine.plan_stop(node, engine.StopRequest(deadline_s, cut_log=True))
     try:
+        plan = engine.plan_stop(node, engine.StopRequest(deadline_s, cut_log=True))
         return {**plan.result, **(plan.apply() if plan.apply is not None else {})}, None
     except AgentError as error:
         if "stopped" not in error.extra:

@@ -33,6 +33,7 @@ def read(name: str) -> set[str]:
     """Variables without a role's or the site's prefix that a playbook, with those it imports, has a default for."""
     registered = {each for text in TEXTS.values() for each in re.findall(r"register: (\w+)", text)}
     found = set(re.findall(r"(?<![\w.])([a-z]\w*) \| default\(", TEXTS[name])) - registered - CONFIGURED
+    found = {each for each in found if not each.startswith(("site_", "node_"))}
     role = yaml.safe_load((ROOT / "roles/engram/defaults/main.yml").read_text(encoding="utf-8"))
     wanted = {
         "shards": ("engram_repair", "engram_limit_mib_s"),
