@@ -34,6 +34,7 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "lab_up": (),
     "preflight": (),
     "promote": ("record", "revert"),
+    "prune": ("keep", "images"),
     "quality": ("reference",),
     "rollback": ("rollback_to",),
     "rounds": ("feature", "rounds"),

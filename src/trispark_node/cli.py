@@ -18,6 +18,7 @@ from trispark_node import (
     PROTOCOL,
     VERSION,
     adopt,
+    at_boot,
     baseline,
     boot_log,
     engine,
@@ -33,6 +34,7 @@ from trispark_node import (
     logs,
     observe,
     oneshot,
+    prune,
     records,
     share,
     site_facts,
@@ -133,6 +135,8 @@ HELP = {
     "record-list": "the newest records",
     "record-show": "one record",
     "record-head": "the newest record's number, id and hash",
+    "prune": "remove old generations, logs of old boots, and images that nothing needs",
+    "at-boot": "what the boot unit runs once after each start of the node",
     "boot-log": "the kept log of a boot",
     "save-log": "keep the engine's log without stopping it",
 }
@@ -172,6 +176,8 @@ VERBS: dict[str, Verb] = {
     "record-list": _asking(records.ListRequest.parse, records.record_list),
     "record-show": _asking(records.ShowRequest.parse, records.record_show),
     "record-head": _reading(records.record_head),
+    "prune": _with_mode(prune.PruneRequest.parse, prune.prune),
+    "at-boot": _with_mode(lambda _fields: None, lambda node, _request, mode: at_boot.at_boot(node, mode)),
     "boot-log": _asking(boot_log.BootLogRequest.parse, boot_log.boot_log),
     "save-log": _changing("save-log", lambda _fields: None, lambda node, _request: logs.plan_save_log(node)),
 }

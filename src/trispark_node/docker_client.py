@@ -100,6 +100,9 @@ class ContainerClient(Protocol):
 
     def pull(self, repository: str, digest: str) -> None: ...
 
+    def remove_image(self, reference: str) -> None:
+        """Never by force: the Engine refuses one that a container uses. No error when it is gone."""
+
 
 def split_env(items: Sequence[str] | None) -> dict[str, str]:
     """Docker's list of `NAME=value`; a later one wins, as in the Engine."""
@@ -278,6 +281,14 @@ class SdkClient:
         except self._errors as error:
             raise self._failure("the image cannot be inspected", reference, error) from error
         return Image(raw["Id"], tuple(raw.get("RepoDigests") or ()), split_env((raw.get("Config") or {}).get("Env")))
+
+    def remove_image(self, reference: str) -> None:
+        try:
+            self._api.remove_image(reference, force=False)
+        except self._not_found:
+            return
+        except self._errors as error:
+            raise self._failure("the image cannot be removed", reference, error) from error
 
     def pull(self, repository: str, digest: str) -> None:
         where = f"{repository}@{digest}"

@@ -42,6 +42,11 @@ class Layout:
         return self.root / "site.json"
 
     @property
+    def pulled(self) -> Path:
+        """Images that the agent pulled by itself."""
+        return self.root / "pulled.json"
+
+    @property
     def rollback(self) -> Path:
         """A rollback that is not complete on the whole fleet yet; absent otherwise."""
         return self.root / "rollback.json"
