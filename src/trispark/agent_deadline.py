@@ -71,6 +71,8 @@ DEADLINES: Final[Mapping[str, Bound]] = {
     "record-list": Bound(300),
     "record-show": Bound(300),
     "record-head": Bound(300),
+    "prune": Bound(1800),  # a generation's engine state may be many files, an image tens of GB
+    "at-boot": Bound(1200),
     "boot-log": Bound(300),
     "save-log": Bound(600),
     "uninstall": Bound(300),

@@ -35,6 +35,7 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "lab_up": (),
     "preflight": (),
     "promote": ("record", "revert"),
+    "prune": ("keep", "images"),
     "quality": ("reference",),
     "recover": (),
     "rollback": ("rollback_to",),

@@ -142,6 +142,11 @@ def _all(node: Node) -> list[Taken]:
     return [taken for name in names if ADOPTION.fullmatch(name) and (taken := _load(node, name)) is not None]
 
 
+def taken_over(node: Node) -> list[Taken]:
+    """What was taken over and not given back. Raises TS-ADOPT-DAMAGED."""
+    return [taken for taken in _all(node) if taken.phase != RETURNED]
+
+
 def _load(node: Node, adoption: str) -> Taken | None:
     path = node.layout.adoption(adoption) / STATE
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
@@ -13,6 +14,9 @@ from trispark_node.errors import AgentError
 
 API_TIMEOUT_S = 60
 """For one answer of the Engine; a pull or a log is a stream, where it bounds the silence between two pieces."""
+QUICK_S = 20
+"""For what an Engine that lives answers at once: who is there, a signal. A stop has to end also where the Engine hangs,
+and says so then."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,9 @@ class ContainerClient(Protocol):
 
     def pull(self, repository: str, digest: str) -> None: ...
 
+    def remove_image(self, reference: str) -> None:
+        """Never by force: the Engine refuses one that a container uses. No error when it is gone."""
+
 
 def split_env(items: Sequence[str] | None) -> dict[str, str]:
     """Docker's list of `NAME=value`; a later one wins, as in the Engine."""
@@ -149,7 +156,8 @@ def preload(connect: Callable[[], ContainerClient]) -> None:
 class SdkClient:
     """`ContainerClient` over docker.APIClient. Engine errors become TS-AGENT-DOCKER with the Engine's own words."""
 
-    def __init__(self) -> None:
+    def __init__(self, base_url: str | None = None) -> None:
+        """`base_url`: of the Engine; None for the socket of this machine."""
         # Imported here: half of the verbs need no Docker, and the SDK is most of the start time.
         sdk: Any = importlib.import_module("docker")
         self._not_found: type[Exception] = sdk.errors.NotFound
@@ -158,7 +166,8 @@ class SdkClient:
             importlib.import_module("requests").exceptions.RequestException,
         )
         try:
-            self._api: Any = sdk.APIClient(version="auto", timeout=API_TIMEOUT_S)
+            self._api: Any = sdk.APIClient(base_url, version="auto", timeout=QUICK_S)
+            self._api.timeout = API_TIMEOUT_S
         except self._errors as error:
             raise self._failure("the Docker Engine does not answer", "docker", error) from error
 
@@ -173,6 +182,14 @@ class SdkClient:
             remedy="see `docker info` and the Engine's log on this node",
         )
 
+    @contextmanager
+    def _quick(self) -> Iterator[None]:
+        self._api.timeout = QUICK_S
+        try:
+            yield
+        finally:
+            self._api.timeout = API_TIMEOUT_S
+
     def server(self) -> dict[str, str]:
         try:
             info = self._api.info()
@@ -182,7 +199,8 @@ class SdkClient:
 
     def container(self, name_or_id: str) -> Container | None:
         try:
-            return parse_container(self._api.inspect_container(name_or_id))
+            with self._quick():
+                return parse_container(self._api.inspect_container(name_or_id))
         except self._not_found:
             return None
         except self._errors as error:
@@ -191,7 +209,8 @@ class SdkClient:
     def labelled(self, labels: Mapping[str, str]) -> list[Container]:
         filters = {"label": [f"{key}={value}" for key, value in labels.items()]}
         try:
-            rows = self._api.containers(all=True, filters=filters)
+            with self._quick():
+                rows = self._api.containers(all=True, filters=filters)
         except self._errors as error:
             raise self._failure("containers cannot be listed", "docker ps", error) from error
         found = (self.container(row["Id"]) for row in rows)
@@ -237,7 +256,8 @@ class SdkClient:
 
     def signal(self, container_id: str, signal: str) -> None:
         try:
-            self._api.kill(container_id, signal)
+            with self._quick():
+                self._api.kill(container_id, signal)
         except self._errors as error:
             # 409: not running any more; 404: gone. Both are what a signal is for.
             if getattr(getattr(error, "response", None), "status_code", None) not in (404, 409):
@@ -245,7 +265,8 @@ class SdkClient:
 
     def unpause(self, container_id: str) -> None:
         try:
-            self._api.unpause(container_id)
+            with self._quick():
+                self._api.unpause(container_id)
         except self._errors as error:
             raise self._failure("the container cannot be unpaused", container_id, error) from error
 
@@ -284,6 +305,14 @@ class SdkClient:
         except self._errors as error:
             raise self._failure("the image cannot be inspected", reference, error) from error
         return Image(raw["Id"], tuple(raw.get("RepoDigests") or ()), split_env((raw.get("Config") or {}).get("Env")))
+
+    def remove_image(self, reference: str) -> None:
+        try:
+            self._api.remove_image(reference, force=False)
+        except self._not_found:
+            return
+        except self._errors as error:
+            raise self._failure("the image cannot be removed", reference, error) from error
 
     def pull(self, repository: str, digest: str) -> None:
         where = f"{repository}@{digest}"

@@ -262,10 +262,16 @@ def plan_stop(node: Node, request: StopRequest) -> Plan:
 
 
 def _apply_stop(node: Node, request: StopRequest, containers: list[Container]) -> dict[str, Any]:
+    done = stop_containers(node, request.deadline_s, containers)
+    return {**done, "proof": _prove_stopped(node, done)}
+
+
+def stop_containers(node: Node, deadline_s: float, containers: list[Container]) -> dict[str, Any]:
+    """End, keep the log, remove; {"seconds", "killed", "log", "exit_code"} of the first. No proof beyond that."""
     started = node.clock.monotonic()
     killed = False
     for container in containers:
-        killed = end(node, container, started + request.deadline_s) or killed
+        killed = end(node, container, started + deadline_s) or killed
     for container in containers:
         prove_ended(node, container)
     ended = [node.docker.container(container.id) or container for container in containers]
@@ -273,13 +279,12 @@ def _apply_stop(node: Node, request: StopRequest, containers: list[Container]) -
     for container in ended:
         node.docker.remove(container.id)
         _prove_removed(node, container)
-    done = {
+    return {
         "seconds": round(node.clock.monotonic() - started, 3),
         "killed": killed,
         "log": str(saved[0]),
         "exit_code": ended[0].exit_code,
     }
-    return {**done, "proof": _prove_stopped(node, done)}
 
 
 def _prove_stopped(node: Node, done: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from trispark_node import pulled
 from trispark_node.docker_client import Image
 from trispark_node.errors import AgentError
 from trispark_node.fields import Fields
@@ -61,8 +62,8 @@ def plan_image(node: Node, request: ImageRequest) -> Plan:
 
     def apply() -> dict[str, Any]:
         node.docker.pull(request.repository, request.digest)
-        pulled = node.docker.image(request.image)
-        if pulled is None:
+        image = node.docker.image(request.image)
+        if image is None:
             raise AgentError(
                 "TS-AGENT-IMAGE",
                 "the image is absent after its pull",
@@ -71,8 +72,9 @@ def plan_image(node: Node, request: ImageRequest) -> Plan:
                 observed="nothing",
                 remedy="see the Engine's log on this node",
             )
-        _check_digest(pulled, request)
-        return {"image_id": pulled.id, "pulled": True}
+        _check_digest(image, request)
+        pulled.add(node, request.image)
+        return {"image_id": image.id, "pulled": True}
 
     return Plan(
         apply,

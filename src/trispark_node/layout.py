@@ -52,6 +52,11 @@ class Layout:
         return self.root / "site.json"
 
     @property
+    def pulled(self) -> Path:
+        """Images that the agent pulled by itself."""
+        return self.root / "pulled.json"
+
+    @property
     def good(self) -> Path:
         return self.root / "good.jsonl"
 

@@ -37,7 +37,8 @@ class MemoryRule:
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """`nodes` in the order of their ranks; `ports`: those that an engine of this site listens on."""
+    """`nodes` in the order of their ranks; `ports`: those that an engine of this site listens on; `images`: the site's,
+    which stay on the node whatever else is removed."""
 
     site: str
     node: str
@@ -50,6 +51,7 @@ class SiteFacts:
     lock_lease_s: float
     keep_generations: int
     keep_boots: int
+    images: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, fields: Fields) -> SiteFacts:
@@ -71,6 +73,7 @@ class SiteFacts:
             lock_lease_s=fields.seconds("lock_lease_s", high=86400),
             keep_generations=fields.integer("keep_generations", low=1, high=10000),
             keep_boots=fields.integer("keep_boots", low=1, high=100000),
+            images=fields.texts("images", []),
         )
         memory.anything("available_bytes")
         memory.done()

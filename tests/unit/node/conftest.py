@@ -39,6 +39,7 @@ SITE_REQUEST = {
     "lock_lease_s": 60.0,
     "keep_generations": 10,
     "keep_boots": 50,
+    "images": [],
 }
 """What the controller tells a lab node."""
 
@@ -96,6 +97,7 @@ class FakeDocker:
     events: list[str] = field(default_factory=list)
     exits_on: tuple[str, ...] = ("SIGTERM", "SIGKILL")
     start_error: str = ""
+    image_error: str = ""
     on_start: Callable[[str], None] | None = None
 
     def server(self) -> dict[str, str]:
@@ -163,6 +165,15 @@ class FakeDocker:
         reference = f"{repository}@{digest}"
         self.events.append(f"pull {reference}")
         self.images[reference] = self.registry[reference]
+
+    def remove_image(self, reference: str) -> None:
+        if self.image_error:
+            raise AgentError("TS-AGENT-DOCKER", "x", where="x", expected="x", observed=self.image_error, remedy="x")
+        if self.images.pop(reference, None) is not None:
+            self.events.append(f"remove-image {reference}")
+
+    def all_ids(self) -> list[str]:
+        return list(self.containers)
 
     def change(self, container_id: str, **values: Any) -> None:
         self.containers[container_id] = replace(self.containers[container_id], **values)

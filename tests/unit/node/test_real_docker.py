@@ -223,6 +223,21 @@ def test_pull_by_digest(real, registry_image):
     assert error["id"] == "TS-AGENT-DOCKER"
 
 
+def test_prune_takes_a_pulled_image_away_but_not_from_a_container(real, registry_image):
+    subprocess.run(["docker", "image", "rm", "-f", registry_image], capture_output=True, check=False)
+    assert real.ask("image-ensure", image=registry_image)["pulled"]
+    user = f"{real.name}-user"
+    docker("create", "--name", user, registry_image, "/bin/true")
+    try:
+        kept = {registry_image: f"container {user}"}
+        assert real.ask("prune", images=True)["images"] == {"removed": [], "kept": kept}
+    finally:
+        docker("rm", user)
+    assert real.ask("prune", images=True)["images"] == {"removed": [registry_image], "kept": {}}
+    assert real.node.docker.image(registry_image) is None
+    assert not real.ask("prune", images=True)["changed"]
+
+
 def test_a_whole_boot(real, started, stage_request):
     """start, wait, status, observe, save-log, stop: each compared with what `docker inspect` says."""
     answer = started()
