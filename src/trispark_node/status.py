@@ -65,6 +65,8 @@ def status(node: Node) -> dict[str, Any]:
         "drift": [],
         "canary": None,
         "pending": [],
+        "lock": None,
+        "rollback": None,
         "baseline": None,
         "host_boot": None,
         "record_head": None,
@@ -98,7 +100,7 @@ def status(node: Node) -> dict[str, Any]:
     gates = _gates(node, meant) if meant else {}
     take({"shards": lambda: _shards(node, answer, gates)})
     if engine is not None:
-        take({"packed": lambda: _packed(node, engine, gates), "canary": lambda: _canary(node, engine, gates)})
+        take({"packed": lambda: _packed(node, engine, gates), "canary": lambda: _canary(node, answer, gates)})
     return answer
 
 
@@ -235,12 +237,16 @@ def _meant(answer: Mapping[str, Any]) -> str | None:
     return str(engine["generation"]) if engine and engine["generation"] else answer["current"]
 
 
-def _canary(node: Node, engine: Mapping[str, Any], gates: Mapping[str, Any]) -> dict[str, Any]:
+def _canary(node: Node, answer: Mapping[str, Any], gates: Mapping[str, Any]) -> dict[str, Any]:
     """The head's alone."""
+    engine = answer["engine"]
     if engine["rank"] != 0 or engine["state"] != "running":
         return {}
     if engine["health"] != "ready":
         return {"canary": canary.not_asked(f"not asked: the engine is {engine['health'] or 'not known to be ready'}")}
+    command = canary.at_work(answer["lock"])
+    if command is not None:
+        return {"canary": canary.not_asked(f"not asked: {command} is at work")}
     if lock.is_held(node.layout.lock("disk")):
         return {"canary": canary.not_asked("not asked: a measurement, or work on whole shards, is going on here")}
     try:
