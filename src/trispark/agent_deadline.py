@@ -17,6 +17,8 @@ KILL_AFTER_S: Final = 10
 """Between TERM and KILL on the node."""
 CONTROLLER_S: Final = 30
 """How much longer than the node the controller waits: for KILL, and for making the connection."""
+LATE: Final = "TS-AGENT-LATE"
+"""Id of the error of a call that took too long."""
 LATE_STATUS: Final = (124, 137)
 """Of `timeout`: after TERM, after KILL."""
 _OF_REQUEST: Final = ("deadline_s", "timeout_s", "lock_wait_s", "wait_s")

@@ -47,7 +47,7 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "site": _SHARDS,
     "stage_a": _SHARDS,
     **dict.fromkeys((f"stage_{letter}" for letter in "bcdefg"), _STAGE),
-    "status": (),
+    "status": ("status_deadline_s",),
     "stop": (),
     "uninstall": ("confirm", "records"),
     "verify": (),

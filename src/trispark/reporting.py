@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from trispark.agent_deadline import LATE
 from trispark.benchstats import summarize
 from trispark.errors import TrisparkError
+from trispark.fleet_state import judge
 from trispark.records import RecordCache
 from trispark.site import LAB
 from trispark.stage_playbook import feature_arguments, playbook_of
@@ -272,7 +274,8 @@ def rollback(record: Record, path: str) -> Report:
 
 
 def status(results: Mapping[str, Mapping[str, Any]]) -> Report:
-    """Each node's own answer, or that it cannot be reached, or what its agent refused or failed with.
+    """Each node's own answer, or that it cannot be reached or does not answer in time, or what its agent refused or
+    failed with.
 
     `results`: what the task with the agent's verb `status` registered, by node.
     """
@@ -280,13 +283,14 @@ def status(results: Mapping[str, Mapping[str, Any]]) -> Report:
     for node, result in results.items():
         answer = result.get("answer") or {}
         message = " ".join(str(result.get("msg", "no answer")).split())
-        if result.get("unreachable") or not result:
+        if result.get("unreachable") or not result or result.get("check_id") == LATE:
             nodes[node] = {"reachable": False, "reason": message}
         elif answer.get("ok"):
             nodes[node] = {"reachable": True, **answer}
         else:
             nodes[node] = {"reachable": True, "error": message}
-    return Report(list(status_lines(nodes)), {"status": {"nodes": nodes}})
+    fleet = judge(nodes).as_dict()
+    return Report(list(status_lines(nodes)), {"status": {"fleet": fleet, "nodes": nodes}})
 
 
 def node_states(published: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

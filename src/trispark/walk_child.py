@@ -69,6 +69,8 @@ def child_arguments(options: Mapping[str, Any], defaults: Mapping[str, Any] | No
     return words
 
 
+STATUS_S: Final = 30.0
+"""How long a node may take for its state: longer than for a person, since one that is called down is waited for."""
 AROUND_S: Final = 3600.0
 """For the share, the shards, staging, gates, kept logs and the record of one boot."""
 
@@ -118,7 +120,7 @@ class Playbooks:
         return request.value or self.plan.trials[0].value or ""
 
     def statuses(self) -> Statuses:
-        return node_statuses(self._run("status", {}))
+        return node_statuses(self._run("status", {"status_deadline_s": str(STATUS_S)}))
 
     def _run(self, name: str, extra: Mapping[str, Any]) -> RunResult:
         return run_playbook(

@@ -1,6 +1,6 @@
 """Verb `at-boot`: once after each start of a node, by its boot unit: what an engine left when the node went down.
 
-Engines of ours that have ended are removed and their logs kept. One that runs under an epoch which no longer holds,
+What the agent was interrupted in is ended first (`recover`). Engines of ours that have ended are removed and their logs kept. One that runs under an epoch which no longer holds,
 because a person or a restart policy started it, is stopped; one that serves rightly is left alone, so that the unit may
 be started again at any time.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trispark_node import engine, epoch, host, logs, site_facts, stopped
+from trispark_node import engine, epoch, host, logs, recover, site_facts, stopped
 from trispark_node.containers import ROLE_ENGINE, identity, own
 from trispark_node.docker_client import Container
 from trispark_node.errors import AgentError
@@ -24,8 +24,10 @@ STOP_DEADLINE_S = 15.0
 
 def at_boot(node: Node, mode: Mode) -> dict[str, Any]:
     waiting = Mode(mode.check, max(mode.lock_wait_s, LOCK_WAIT_S))
+    ended = mutate(node, "recover", waiting, lambda: recover.plan_recover(node))
     done = mutate(node, "at-boot", waiting, lambda: _plan(node))
-    return {**done, "proof": stopped.prove(node, 0, beside_engine=True).answer()}
+    changed = ended["changed"] or done["changed"]
+    return {**done, "changed": changed, "recovered": ended["recovered"], "proof": stopped.prove(node, 0, beside_engine=True).answer()}
 
 
 def _plan(node: Node) -> Plan:

@@ -32,6 +32,15 @@ def not_asked(why: str) -> dict[str, Any]:
     return {"ok": None, "seconds": None, "tokens": None, "running": None, "why": why}
 
 
+def at_work(lock: Mapping[str, Any] | None) -> str | None:
+    """The command that holds the fleet lock, by the answer of `lock-show`; None when nobody does, or the lease has
+    ended."""
+    holder = (lock or {}).get("holder")
+    if not isinstance(holder, Mapping) or holder.get("alive") is False:
+        return None
+    return str(holder.get("reason") or "a command")
+
+
 def ask(http: HttpClient, clock: Clock, gates: Mapping[str, Any]) -> dict[str, Any]:
     """{"ok": true, false or null (not known), "seconds", "tokens", "running", "why"}.
 

@@ -262,11 +262,13 @@ def plan_stop(node: Node, request: StopRequest) -> Plan:
 
 
 def _apply_stop(node: Node, request: StopRequest, containers: list[Container]) -> dict[str, Any]:
-    done = stop_containers(node, request.deadline_s, containers)
+    done = stop_containers(node, request.deadline_s, containers, cut_log=request.cut_log)
     return {**done, "proof": _prove_stopped(node, done)}
 
 
-def stop_containers(node: Node, deadline_s: float, containers: list[Container]) -> dict[str, Any]:
+def stop_containers(
+    node: Node, deadline_s: float, containers: list[Container], *, cut_log: bool = False
+) -> dict[str, Any]:
     """End, keep the log, remove; {"seconds", "killed", "log", "exit_code"} of the first. No proof beyond that."""
     started = node.clock.monotonic()
     killed = False
@@ -275,7 +277,7 @@ def stop_containers(node: Node, deadline_s: float, containers: list[Container]) 
     for container in containers:
         prove_ended(node, container)
     ended = [node.docker.container(container.id) or container for container in containers]
-    saved = [_save(node, container, request.cut_log) for container in ended]
+    saved = [_save(node, container, cut_log) for container in ended]
     for container in ended:
         node.docker.remove(container.id)
         _prove_removed(node, container)

@@ -13,6 +13,7 @@ from trispark_node import (
     docker_client,
     engine,
     epoch,
+    fleet_lock,
     generations,
     good,
     host,
@@ -69,6 +70,7 @@ def status(node: Node) -> dict[str, Any]:
         "drift": [],
         "canary": None,
         "pending": [],
+        "lock": None,
         "rollback": None,
         "baseline": None,
         "host_boot": None,
@@ -88,6 +90,7 @@ def status(node: Node) -> dict[str, Any]:
             "journal": lambda: _journal(node, problems),
             "generations": lambda: {"generations": generations.staged(node), "damaged": generations.damaged(node)},
             "rollback": lambda: rollback.show(node),
+            "lock": lambda: {"lock": fleet_lock.show(node)},
             "good": lambda: _good(node, problems),
             "current": lambda: _current(node, problems),
             "epoch": lambda: {"epoch": epoch.read(node).number},
@@ -105,7 +108,7 @@ def status(node: Node) -> dict[str, Any]:
     gates = _gates(node, meant) if meant else {}
     take({"shards": lambda: _shards(node, answer, gates)})
     if runs is not None:
-        take({"packed": lambda: _packed(node, runs, gates), "canary": lambda: _canary(node, runs, gates)})
+        take({"packed": lambda: _packed(node, runs, gates), "canary": lambda: _canary(node, answer, gates)})
     return answer
 
 
@@ -257,12 +260,16 @@ def _meant(answer: Mapping[str, Any]) -> str | None:
     return str(engine["generation"]) if engine and engine["generation"] else answer["current"]
 
 
-def _canary(node: Node, engine: Mapping[str, Any], gates: Mapping[str, Any]) -> dict[str, Any]:
+def _canary(node: Node, answer: Mapping[str, Any], gates: Mapping[str, Any]) -> dict[str, Any]:
     """The head's alone."""
+    engine = answer["engine"]
     if engine["rank"] != 0 or engine["state"] != "running":
         return {}
     if engine["health"] != "ready":
         return {"canary": canary.not_asked(f"not asked: the engine is {engine['health'] or 'not known to be ready'}")}
+    command = canary.at_work(answer["lock"])
+    if command is not None:
+        return {"canary": canary.not_asked(f"not asked: {command} is at work")}
     if lock.is_held(node.layout.lock("disk")):
         return {"canary": canary.not_asked("not asked: a measurement, or work on whole shards, is going on here")}
     try:

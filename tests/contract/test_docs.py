@@ -12,6 +12,7 @@ import yaml
 
 from trispark.cli import exit_codes
 from trispark.cli.app import app
+from trispark.fleet_state import NAMES
 from trispark.play_variables import VARIABLES
 from trispark.reference import PAGE, collect, page
 from trispark_node.layout import Layout
@@ -94,6 +95,11 @@ def test_every_file_of_a_node_is_in_the_table() -> None:
 
 def test_exit_codes() -> None:
     assert table("Exit codes of `./trispark`") == {str(code): text for code, text in exit_codes.MEANING.items()}
+
+
+def test_every_state_of_the_fleet_is_described() -> None:
+    shown = dict(re.findall(r"^\| `([A-Z]+)` \| ([^|]+) \| [^|]+ \|$", REFERENCE, flags=re.MULTILINE))
+    assert shown == NAMES
 
 
 def test_every_verb_is_in_the_table() -> None:

@@ -43,6 +43,7 @@ from trispark.cli.report import make_report
 from trispark.cli.rollback import add_rollback
 from trispark.cli.sites import LAB, choose_site, known_sites, require_known
 from trispark.cli.stats import stats_app
+from trispark.cli.status import run_status, run_watch
 from trispark.cli.terminal import Terminal
 from trispark.cli.validate import find_problems, validate_line
 from trispark.errors import TrisparkError
@@ -50,8 +51,7 @@ from trispark.host import LocalMachine, ensure_packages
 from trispark.host.state import PUBLIC_UMASK
 from trispark.lab.share_mode import ShareMode, declare_share
 from trispark.play_variables import VARIABLES, require_variables
-from trispark.reporting import node_states
-from trispark.status_view import with_problems, without_answer
+from trispark.status_watch import INTERVAL_S
 
 REPO = Path(__file__).resolve().parents[3]
 
@@ -163,22 +163,32 @@ def run_tests(
 
 
 @app.command()
-def status(site: SiteOption = None, as_json: JsonOption = False) -> None:
-    """What each node runs, which generation is current and which is good; changes nothing."""
+def status(
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again and again, print changes, until Ctrl-C; writes no run's events.")
+    ] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.5, max=60, help="Seconds between two looks; 2 finds all within 10 s.")
+    ] = INTERVAL_S,
+    for_seconds: Annotated[
+        float | None, typer.Option("--for", min=0, metavar="SECONDS", help="End the watch after so many seconds.")
+    ] = None,
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Whether the nodes serve together, by a completion through all ranks, and what differs; changes nothing.
+
+    Status 0: serving or stopped, and nothing to look at; 1: anything else; 4: a node does not answer.
+    """
+    if not watch and for_seconds is not None:
+        raise typer.BadParameter("--for belongs to --watch")
     terminal, name = _begin(site, changing=False)
     if name == LAB:
         require_lab(REPO, any_version=True)
-    result = Player(REPO, name, terminal).play("status")
-    states = node_states(result.published)
-    for node in sorted(result.unreachable - states.keys()):
-        terminal.say(f"{node}  unreachable")
-    unreachable = result.unreachable | without_answer(states)
-    if as_json:
-        terminal.json({"site": name, "status": result.status, "nodes": states, "unreachable": sorted(unreachable)})
-    if unreachable:
-        raise typer.Exit(exit_codes.UNREACHABLE)
-    damaged = exit_codes.FAILED if with_problems(states) else exit_codes.OK
-    raise typer.Exit(exit_codes.of_run(result) or damaged)
+    player = Player(REPO, name, terminal)
+    if watch:
+        raise typer.Exit(run_watch(player, interval_s=interval, for_s=for_seconds, json=as_json))
+    raise typer.Exit(run_status(player, json=as_json))
 
 
 @app.command()

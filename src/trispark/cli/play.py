@@ -107,6 +107,14 @@ class Player:
             self._explain(result)
         return result
 
+    def run_quietly(self, name: str) -> RunResult:
+        """Run it and show nothing of it: for who says by himself what it found."""
+        from trispark.run_events import QuietObserver
+        from trispark.runner import run_playbook
+
+        run = self._run or run_playbook
+        return run(self.repo, name, site=self.site, extra={}, check=False, diff=False, observer=QuietObserver())
+
     def _explain(self, result: RunResult) -> None:
         from trispark import shard_job
         from trispark.run_events import error_lines

@@ -296,7 +296,8 @@ def test_what_reads_or_remakes_a_lab_of_another_version_is_not_refused(
     run_cli: Callable[..., tuple[int, list[str], str]], checkout: Path, arguments: list[str]
 ) -> None:
     playbooks = FakePlaybooks({})
-    assert run_cli(*arguments, playbooks=playbooks, engine=LabOfAnotherVersion(checkout, "0"))[0] == 0
+    status, _, _ = run_cli(*arguments, playbooks=playbooks, engine=LabOfAnotherVersion(checkout, "0"))
+    assert status != exit_codes.REFUSED
     assert len(playbooks.played) == 1
 
 
@@ -402,9 +403,10 @@ def test_status_shows_nodes_and_says_4_for_an_unreachable_one(
     assert status == 4
     assert "spark1  unreachable" in out
     nodes = published["status"]["nodes"]
-    assert list(status_lines(nodes)) == [
-        "spark0  current g1; no engine; last good none",
-        "spark2  unreachable: no route",
+    assert list(status_lines(nodes))[:3] == [
+        "DEGRADED: no answer from spark2; of the others: no engine on any node, current g1",
+        "spark0  no engine",
+        "spark2  no answer: no route",
     ]
     assert json.loads(out[-1])["unreachable"] == ["spark1", "spark2"]
 
@@ -426,18 +428,15 @@ def test_status_shows_damage_and_what_was_begun_and_says_1(
     playbooks = FakePlaybooks({"status": result("status", published={"status": {"nodes": nodes}})})
     status, _, _ = run_cli("status", playbooks=playbooks)
     assert status == 1
-    assert list(status_lines(nodes)) == [
-        "spark0  current g1; no engine; last good none",
-        "spark1  damaged: generation g1: SHA256SUMS differ",
-        "spark1  begun and not ended: stage",
-        "spark2  current g1; no engine; last good none",
-        "spark2  begun and not ended: activate (since 2026-01-01T10:00:00Z)",
-    ]
+    lines = list(status_lines(nodes))
+    assert "spark1  damaged: generation g1: SHA256SUMS differ" in lines
+    assert "spark1  begun and not ended: stage" in lines
+    assert "spark2  begun and not ended: activate (since 2026-01-01T10:00:00Z)" in lines
     del nodes["spark1"]
     assert run_cli("status", playbooks=playbooks)[0] == 0
     nodes["spark1"] = {"reachable": False, "reason": "no agent"}
     assert run_cli("status", playbooks=playbooks)[0] == 4
-    assert "spark1  unreachable: no agent" in status_lines(nodes)
+    assert "spark1  no answer: no agent" in status_lines(nodes)
 
 
 def test_a_node_whose_agent_refused_shows_its_line_in_place_of_a_state(
@@ -451,8 +450,9 @@ def test_a_node_whose_agent_refused_shows_its_line_in_place_of_a_state(
     published = report.published
     playbooks = FakePlaybooks({"status": result("status", published=published)})
     assert run_cli("status", playbooks=playbooks)[0] == 1
-    assert report.lines == [
-        "spark0  current g1; no engine; last good none",
+    assert report.lines[:4] == [
+        "BROKEN: the agent of spark1 refuses or fails; the agent of spark2 refuses or fails",
+        "spark0  no engine",
         f"spark1  {line}",
         "spark2  TS-AGENT-MISSING: it cannot be run",
     ]
@@ -467,26 +467,10 @@ def test_a_node_that_cannot_be_reached_is_told_from_one_that_refused() -> None:
     assert not states["spark1"]["reachable"]
 
 
-def test_status_line_of_a_running_engine() -> None:
-    state = {
-        "current": "g1",
-        "engine": {"state": "running", "boot_id": "b1", "generation": "g1"},
-        "good": [{"generation": "g0"}, {"generation": "g1"}],
-        "foreign": ["someones"],
-        "baseline": {"record": "t1", "settings": {}},
-    }
-    assert list(status_lines({"spark0": state})) == [
-        "spark0  current g1; running, boot b1, generation g1; last good g1",
-        "spark0  baseline promoted by t1",
-        "spark0  not ours, in our place: someones",
-    ]
-
-
-def test_status_says_how_an_engine_ended_and_what_to_do() -> None:
-    state = {"current": "g1", "engine": {"state": "exited", "exit_code": 137, "boot_id": "b1", "generation": "g1"}}
-    first, what_to_do = status_lines({"spark0": state})
-    assert first == "spark0  current g1; exited with 137, boot b1, generation g1; last good none"
-    assert what_to_do.startswith("do: ./trispark play rollback")
+def test_a_node_that_does_not_answer_in_time_is_one_that_cannot_be_reached() -> None:
+    late = {"failed": True, "check_id": "TS-AGENT-LATE", "msg": "TS-AGENT-LATE: status did not end", "answer": {}}
+    states = reporting.node_states(reporting.status({"spark1": late}).published)
+    assert states["spark1"] == {"reachable": False, "reason": "TS-AGENT-LATE: status did not end"}
 
 
 def test_records_are_listed_by_number_with_outcome_and_file(checkout: Path) -> None:
@@ -756,3 +740,58 @@ def test_pytest_call(everything: bool, left_out: bool) -> None:
 def test_tests_run_in_as_many_processes_as_they_can_use(cores: int, processes: int) -> None:
     argv = pytest_argv(Path("/v/python"), everything=False, arguments=[], cores=cores)
     assert argv[argv.index("-n") + 1] == str(processes)
+
+
+# -- status --watch ----------------------------------------------------------------------------------------------------
+
+
+def watched(*, engine: str = "running", rest: str = "successful") -> FakePlaybooks:
+    nodes = {
+        "spark0": {
+            "reachable": True,
+            "current": "g1",
+            "engine": {"state": engine, "health": "ready", "rank": 0, "generation": "g1", "boot_id": "b1", "epoch": 1},
+            "canary": {"ok": True, "seconds": 0.1, "why": ""},
+        }
+    }
+    return FakePlaybooks({"status": result("status", status=rest, published={"status": {"nodes": nodes}})})
+
+
+@pytest.mark.parametrize(("engine", "status", "state"), [("running", 0, "SERVING"), ("exited", 1, "BROKEN")])
+def test_a_watch_ends_with_the_last_state(
+    run_cli: Callable[..., tuple[int, list[str], str]], engine: str, status: int, state: str
+) -> None:
+    found, out, _ = run_cli("status", "--watch", "--for", "0", "--json", playbooks=watched(engine=engine))
+    assert found == status
+    assert any(state in line for line in out[1:-1])
+    assert not any("phase of status" in line for line in out), "a look shows no progress"
+    assert json.loads(out[-1])["fleet"]["state"] == state
+
+
+def test_a_watch_that_is_interrupted_ends_with_130(run_cli: Callable[..., tuple[int, list[str], str]]) -> None:
+    assert run_cli("status", "--watch", playbooks=watched(rest="interrupted"))[0] == 130
+
+
+def test_a_watch_that_learns_nothing_fails_and_says_why(run_cli: Callable[..., tuple[int, list[str], str]]) -> None:
+    playbooks = FakePlaybooks({"status": result("status", status="failed", failures=(FAILED,))})
+    status, out, _ = run_cli("status", "--watch", "--for", "0", playbooks=playbooks)
+    assert (status, out[-1].endswith("no look: TS-A-B: no")) == (1, True)
+
+
+@pytest.mark.parametrize("arguments", [("--for", "3"), ("--watch", "--interval", "0"), ("--watch", "--for", "-1")])
+def test_a_watch_that_cannot_be_is_a_usage_error(
+    run_cli: Callable[..., tuple[int, list[str], str]], arguments: tuple[str, ...]
+) -> None:
+    assert run_cli("status", *arguments)[0] == 2
+
+
+def test_the_looks_of_a_watch_leave_no_runs(checkout: Path, run_cli: Callable[..., tuple[int, list[str], str]]) -> None:
+    """Fifty runs are kept, and a watch makes that many in minutes."""
+    playbooks = watched()
+    kept = checkout / ".trispark" / "runs" / "kept"
+    directory = checkout / ".trispark" / "runs" / "one"
+    for path in (kept, directory):
+        path.mkdir(parents=True)
+    playbooks.results["status"] = replace(playbooks.results["status"], directory=directory)
+    assert run_cli("status", "--watch", "--for", "0", playbooks=playbooks)[0] == 0
+    assert (kept.exists(), directory.exists()) == (True, False)

@@ -347,6 +347,20 @@ def test_a_measurement_is_not_disturbed(bench, head):
     assert "measurement" in found["why"]
 
 
+@pytest.mark.parametrize(
+    ("shown", "command"),
+    [
+        (None, None),
+        ({"holder": None}, None),
+        ({"holder": {"reason": "stage_c", "alive": False}}, None),
+        ({"holder": {"reason": "stage_c", "alive": True}}, "stage_c"),
+        ({"holder": {"alive": True}}, "a command"),
+    ],
+)
+def test_a_command_that_holds_the_fleet_lock_is_at_work(shown, command):
+    assert canary.at_work(shown) == command
+
+
 def test_an_engine_that_is_not_ready_is_not_asked(bench, head):
     bench.http.answers["http://127.0.0.1:8888/health"] = said("", 503)
     found = bench.ask("status")
