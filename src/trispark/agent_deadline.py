@@ -65,6 +65,7 @@ DEADLINES: Final[Mapping[str, Bound]] = {
     "record-head": Bound(300),
     "boot-log": Bound(300),
     "save-log": Bound(600),
+    "support": Bound(20),
     "uninstall": Bound(300),
 }
 """Each verb of the agent, or a verb and its `action`. Not how long it takes: when nobody believes in it any more."""

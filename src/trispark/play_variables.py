@@ -47,6 +47,7 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys((f"stage_{letter}" for letter in "bcdefg"), _STAGE),
     "status": (),
     "stop": (),
+    "support": ("directory",),
     "uninstall": ("confirm", "records"),
     "verify": (),
 }

@@ -76,6 +76,7 @@ AREAS: Final = {
     "STAGE": "stages",
     "STATS": "simulations and campaigns of others",
     "STORE": "the Engram row store of the engine",
+    "SUPPORT": "the support bundle",
     "TIME": "windows, deadlines and time zones",
     "TRUTH": "the truth test of the load client",
     "TRIAL": "a trial",

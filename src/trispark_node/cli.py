@@ -35,6 +35,7 @@ from trispark_node import (
     oneshot,
     records,
     share,
+    support,
     uninstall,
     watching,
 )
@@ -132,6 +133,7 @@ HELP = {
     "record-head": "the newest record's number, id and hash",
     "boot-log": "the kept log of a boot",
     "save-log": "keep the engine's log without stopping it",
+    "support": "what a report on a fault needs of this node, without secrets",
     "uninstall": "remove what trispark keeps on this node; records stay unless they are to go, too",
 }
 """One line for each verb."""
@@ -170,6 +172,7 @@ VERBS: dict[str, Verb] = {
     "record-head": _reading(records.record_head),
     "boot-log": _asking(boot_log.BootLogRequest.parse, boot_log.boot_log),
     "save-log": _changing("save-log", lambda _fields: None, lambda node, _request: logs.plan_save_log(node)),
+    "support": _asking(support.SupportRequest.parse, support.support),
     "uninstall": _with_mode(uninstall.UninstallRequest.parse, uninstall.uninstall),
 }
 
