@@ -65,6 +65,8 @@ DEADLINES: Final[Mapping[str, Bound]] = {
     "record-head": Bound(300),
     "boot-log": Bound(300),
     "save-log": Bound(600),
+    "backup": Bound(300),
+    "restore": Bound(600),
     "support": Bound(20),
     "uninstall": Bound(300),
 }

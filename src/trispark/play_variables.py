@@ -23,6 +23,7 @@ _STAGE: Final = ("feature", "value", *_TRIAL)
 
 VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "adopt": ("container", "confirm", "remove", "back_to"),
+    "backup": (),
     "bench": (),
     "boot": ("feature", "value", *_BOOT),
     "campaign": ("campaign", *_SHARDS),
@@ -36,6 +37,7 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "preflight": (),
     "promote": ("record", "revert"),
     "quality": ("reference",),
+    "restore": ("backup", "node", "replace"),
     "rollback": ("rollback_to",),
     "rounds": ("feature", "rounds"),
     "share": ("remove",),

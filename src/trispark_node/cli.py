@@ -18,6 +18,7 @@ from trispark_node import (
     PROTOCOL,
     VERSION,
     adopt,
+    backup,
     baseline,
     boot_log,
     engine,
@@ -34,6 +35,7 @@ from trispark_node import (
     observe,
     oneshot,
     records,
+    restore,
     share,
     support,
     uninstall,
@@ -133,6 +135,8 @@ HELP = {
     "record-head": "the newest record's number, id and hash",
     "boot-log": "the kept log of a boot",
     "save-log": "keep the engine's log without stopping it",
+    "backup": "this node's state in one piece, with its secrets",
+    "restore": "give this node the state of a backup of its own",
     "support": "what a report on a fault needs of this node, without secrets",
     "uninstall": "remove what trispark keeps on this node; records stay unless they are to go, too",
 }
@@ -172,6 +176,8 @@ VERBS: dict[str, Verb] = {
     "record-head": _reading(records.record_head),
     "boot-log": _asking(boot_log.BootLogRequest.parse, boot_log.boot_log),
     "save-log": _changing("save-log", lambda _fields: None, lambda node, _request: logs.plan_save_log(node)),
+    "backup": _asking(backup.BackupRequest.parse, backup.backup),
+    "restore": _with_mode(restore.RestoreRequest.parse, restore.restore),
     "support": _asking(support.SupportRequest.parse, support.support),
     "uninstall": _with_mode(uninstall.UninstallRequest.parse, uninstall.uninstall),
 }
