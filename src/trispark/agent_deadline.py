@@ -77,6 +77,9 @@ DEADLINES: Final[Mapping[str, Bound]] = {
     "at-boot": Bound(1200),
     "boot-log": Bound(300),
     "save-log": Bound(600),
+    "backup": Bound(300),
+    "restore": Bound(600),
+    "support": Bound(20),
     "uninstall": Bound(300),
 }
 """Each verb of the agent, or a verb and its `action`. Not how long it takes: when nobody believes in it any more."""

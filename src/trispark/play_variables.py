@@ -23,6 +23,7 @@ _STAGE: Final = ("feature", "value", *_TRIAL)
 
 VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "adopt": ("container", "confirm", "remove", "back_to"),
+    "backup": (),
     "bench": (),
     "boot": ("feature", "value", *_BOOT),
     "campaign": ("campaign", *_SHARDS),
@@ -38,6 +39,7 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "prune": ("keep", "images"),
     "quality": ("reference",),
     "recover": (),
+    "restore": ("backup", "node", "replace"),
     "rollback": ("rollback_to",),
     "rounds": ("feature", "rounds"),
     "share": ("remove",),
@@ -49,6 +51,7 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys((f"stage_{letter}" for letter in "bcdefg"), _STAGE),
     "status": ("status_deadline_s",),
     "stop": (),
+    "support": ("directory",),
     "uninstall": ("confirm", "records"),
     "verify": (),
 }

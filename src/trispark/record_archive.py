@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
-import os
 import re
 import shutil
-import tarfile
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -16,10 +12,10 @@ from typing import Any, Final
 
 from trispark.errors import TrisparkError
 from trispark.records import RecordCache
+from trispark.tar_file import packed, write_new
 
 BOOT_ID: Final = re.compile(r"b[0-9]{8}T[0-9]{6}Z-[0-9a-f]+")
 MANIFEST: Final = "MANIFEST.json"
-PRIVATE_FILE: Final = 0o600
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,7 @@ def export_records(site: str, cache: RecordCache, logs: list[KeptLog], target: P
         "files": {name: sha256(data).hexdigest() for name, data in sorted(members.items())},
     }
     content = json.dumps(manifest, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
-    _write(target, _archive(f"trispark-{site}", {MANIFEST: content.encode("utf-8"), **members}))
+    _write(target, packed(f"trispark-{site}", {MANIFEST: content.encode("utf-8"), **members}))
     return manifest
 
 
@@ -103,37 +99,13 @@ def _read(path: Path) -> bytes:
         raise _not_written(path, "a readable file", str(error)) from None
 
 
-def _archive(top: str, members: dict[str, bytes]) -> bytes:
-    """A tar.gz without times, owners and the archive's own name."""
-    buffer = io.BytesIO()
-    with (
-        gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for name, data in sorted(members.items()):
-            entry = tarfile.TarInfo(f"{top}/{name}")
-            entry.size = len(data)
-            entry.mode = PRIVATE_FILE
-            archive.addfile(entry, io.BytesIO(data))
-    return buffer.getvalue()
-
-
 def _write(target: Path, data: bytes) -> None:
-    """The whole file or none, for this user alone; an older one is never replaced."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(temporary, target)
+        write_new(target, data)
     except FileExistsError:
         raise _not_written(target, "a name that is free", "a file is there already") from None
     except OSError as error:
         raise _not_written(target, "a directory that this user can write", str(error)) from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _not_written(where: Path, expected: str, observed: str) -> TrisparkError:

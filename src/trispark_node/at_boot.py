@@ -1,7 +1,7 @@
 """Verb `at-boot`: once after each start of a node, by its boot unit: what an engine left when the node went down.
 
-What the agent was interrupted in is ended first (`recover`). Engines of ours that have ended are removed and their logs kept. One that runs under an epoch which no longer holds,
-because a person or a restart policy started it, is stopped; one that serves rightly is left alone, so that the unit may
+What the agent was interrupted in is ended first (`recover`). Engines of ours that have ended are removed and their
+logs kept. One that runs under an epoch which no longer holds, because a person or a restart policy started it, is stopped; one that serves rightly is left alone, so that the unit may
 be started again at any time.
 """
 
@@ -27,7 +27,8 @@ def at_boot(node: Node, mode: Mode) -> dict[str, Any]:
     ended = mutate(node, "recover", waiting, lambda: recover.plan_recover(node))
     done = mutate(node, "at-boot", waiting, lambda: _plan(node))
     changed = ended["changed"] or done["changed"]
-    return {**done, "changed": changed, "recovered": ended["recovered"], "proof": stopped.prove(node, 0, beside_engine=True).answer()}
+    proof = stopped.prove(node, 0, beside_engine=True).answer()
+    return {**done, "changed": changed, "recovered": ended["recovered"], "proof": proof}
 
 
 def _plan(node: Node) -> Plan:

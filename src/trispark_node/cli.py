@@ -22,6 +22,7 @@ from trispark_node import (
     VERSION,
     adopt,
     at_boot,
+    backup,
     baseline,
     boot_log,
     by_hand,
@@ -43,10 +44,12 @@ from trispark_node import (
     prune,
     records,
     recover,
+    restore,
     rollback,
     share,
     site_facts,
     stopped,
+    support,
     uninstall,
     watching,
 )
@@ -164,6 +167,9 @@ HELP = {
     "at-boot": "what the boot unit runs once after each start of the node",
     "boot-log": "the kept log of a boot",
     "save-log": "keep the engine's log without stopping it",
+    "backup": "this node's state in one piece, with its secrets",
+    "restore": "give this node the state of a backup of its own",
+    "support": "what a report on a fault needs of this node, without secrets",
     "uninstall": "remove what trispark keeps on this node; records stay unless they are to go, too",
 }
 """One line for each verb."""
@@ -212,6 +218,9 @@ VERBS: dict[str, Verb] = {
     "at-boot": _with_mode("at-boot", lambda _fields: None, lambda node, _request, mode: at_boot.at_boot(node, mode)),
     "boot-log": _asking(boot_log.BootLogRequest.parse, boot_log.boot_log),
     "save-log": _changing("save-log", lambda _fields: None, lambda node, _request: logs.plan_save_log(node)),
+    "backup": _asking(backup.BackupRequest.parse, backup.backup),
+    "restore": _with_mode("restore", restore.RestoreRequest.parse, restore.restore),
+    "support": _asking(support.SupportRequest.parse, support.support),
     "uninstall": _with_mode("uninstall", uninstall.UninstallRequest.parse, uninstall.uninstall),
 }
 

@@ -16,6 +16,9 @@ OWNER_LABEL = {"trispark": "1"}
 ROLE_ENGINE = "engine"
 ROLE_BENCH = "bench"
 NANOSECONDS = 10**9
+LOG_BOUND = {"max-size": "256m", "max-file": "4"}
+"""1 GiB a container, so that a log without an end fills no disk. When it is full the Engine drops the oldest quarter,
+with what an engine said of itself at its start; the gates miss that and refuse: a cut log never passes."""
 SOURCE_S = 20.0
 """For looking whether a mount's source exists; it may lie on a network file system whose server is gone."""
 
@@ -147,7 +150,7 @@ def base_host_config(network_mode: str, mounts: tuple[MountPoint, ...]) -> dict[
         # A second start by itself would hide that the first one died.
         "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
         # Logs are evidence: they must be readable whatever the daemon's default driver is.
-        "LogConfig": {"Type": "json-file", "Config": {}},
+        "LogConfig": {"Type": "json-file", "Config": dict(LOG_BOUND)},
         "AutoRemove": False,
     }
 

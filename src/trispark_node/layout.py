@@ -138,6 +138,16 @@ class Layout:
         """One-shot runs and tracebacks; nothing in it is state."""
         return self.root / "run"
 
+    @property
+    def restoring(self) -> Path:
+        """Where a backup is unpacked and judged before it is put in place; nothing in it is state."""
+        return self.root / ".restore"
+
+    @property
+    def restore_replaced(self) -> Path:
+        """What a restore has put aside and removes when all of it is in place."""
+        return self.root / ".restore-replaced"
+
     def lock(self, area: str) -> Path:
         """`lock` guards the node's state; long transfers have their own (`lock.engram`, `lock.image`), so that a
         stop never waits for a file that is being packed. `lock.disk` is held by what must have the disks to itself: a

@@ -334,6 +334,29 @@ def compare(
         terminal.json({"site": name, **found.as_dict()})
 
 
+@app.command("support-bundle")
+def support(
+    out: Annotated[Path | None, typer.Option("--out", help="The file; without it one below .trispark.")] = None,
+    anonymous: Annotated[
+        bool, typer.Option("--anonymous", help="Names of nodes, hosts and users, and addresses, as stand-ins.")
+    ] = False,
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """One tar.gz for a report on a fault, without secrets. Also with nodes down: they are named, with status 4."""
+    from trispark.cli.support import bundle_lines, support_bundle
+
+    terminal, name = _begin(site, changing=False, offline=True)
+    made = support_bundle(REPO, name, out, anonymous=anonymous)
+    for line in bundle_lines(made):
+        terminal.say(line)
+    if as_json:
+        terminal.json(
+            {"site": name, "path": str(made.path), "bytes": made.size, "files": made.files, "missing": made.missing}
+        )
+    raise typer.Exit(exit_codes.UNREACHABLE if made.missing else exit_codes.OK)
+
+
 @lab_app.command("up")
 def lab_up(
     share: Annotated[

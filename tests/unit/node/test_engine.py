@@ -68,7 +68,7 @@ def test_start_hands_the_engine_exactly_the_spec(bench, stage_request):
             {"Type": "bind", "Source": adapters, "Target": "/opt/trispark/adapters", "ReadOnly": True},
         ],
         "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
-        "LogConfig": {"Type": "json-file", "Config": {}},
+        "LogConfig": {"Type": "json-file", "Config": {"max-size": "256m", "max-file": "4"}},
         "AutoRemove": False,
     }
 
