@@ -74,6 +74,18 @@ def lacking(hosts: Sequence[str], hostvars: HostVars, name: str, value: Any) -> 
     return [host for host in hosts if hostvars[host].get(name) != value]
 
 
+def lock_refusal(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """The line of the first node that refused this command for the fleet lock, from the results of a task by node, or
+    from what `boot_failure` noted of one; empty where none did. What else failed is for the verb itself to say."""
+    results = {node: each.get("result") or each for node, each in found.items()}
+    refused = {
+        node: str(each.get("msg", ""))
+        for node, each in results.items()
+        if str(each.get("check_id", "")).startswith("TS-LOCK-")
+    }
+    return f"{next(iter(refused.values()))} (on {', '.join(refused)})" if refused else ""
+
+
 def over_network(declared: Mapping[str, Any]) -> bool:
     """Whether the checkpoint's share, as declared, is a mount."""
     from trispark.share import over_network as judged  # here: few tasks ask it, and every playbook loads this file
@@ -109,6 +121,7 @@ class FilterModule:
             "trispark_picked": picked,
             "trispark_boots": boots,
             "trispark_lacking": lacking,
+            "trispark_lock_refusal": lock_refusal,
             "trispark_over_network": over_network,
             "trispark_shard_lines": shard_lines,
             "trispark_shard_report": shard_report,

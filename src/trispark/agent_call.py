@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from trispark.agent_deadline import LATE_STATUS, CallBound, Late, ended_after, of_call
 from trispark.errors import ID_PATTERN, TrisparkError
+from trispark.fleet_lock import owner
 from trispark_node import NODE_ROOT, PROTOCOL
 from trispark_node.errors import FIELDS, error_line
 
@@ -42,7 +43,10 @@ def call_agent(
     A node that cannot be reached raises Ansible's own error, which marks the host unreachable. A call that takes longer
     than its verb may (agent_deadline), or than `within_s` from its beginning to its end, is ended and fails.
     """
-    body = {**request, "protocol": PROTOCOL, **({"check": True} if check else {})}
+    # Each call, a reading one too, is heard of by the fleet lock. Check mode takes nothing.
+    body = {"owner": owner(), **request, "protocol": PROTOCOL}
+    if check:
+        body = {**request, "protocol": PROTOCOL, "check": True}
     bound = of_call(verb, request, within_s)
     command = f"timeout -k {bound.kill_after_s:g} {bound.node_s:g} {shlex.quote(agent)} {shlex.quote(verb)}"
     began = time.monotonic()

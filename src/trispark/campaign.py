@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 from trispark.allowlist import format_value
 from trispark.catalog import Raw
 from trispark.errors import TrisparkError
+from trispark.fleet_lock import AREA
 from trispark.plainyaml import Strict, check_model, read_yaml
 from trispark.site import Site
 from trispark.site_time import Window, read_time, zone_named
@@ -214,6 +215,9 @@ def stop_reason(campaign: Campaign, ends: Sequence[EntryEnd], failed_starts: int
         if end.state == "failed":
             reason = f"{end.label} broke in the middle of its boots, production may be down: {end.reason}"
         return Stop(reason, f"{ROLL_BACK}; then {REST if end.state == 'ended' else GO_ON}")
+    for end in ends:
+        if end.state == "failed" and AREA in end.reason:
+            return Stop(f"{end.label}: another command works on the fleet: {end.reason}", GO_ON)
     if failed_starts >= MAX_FAILED_STARTS:
         return Stop(f"{failed_starts} boots did not start", f"look at the logs of the trials; {REST}")
     for end in ends:

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any
 
 from trispark.errors import TrisparkError
+from trispark.fleet_lock import handed_on
 from trispark.host.state import private_directory, state_directory
 from trispark.lifeline import tied
 from trispark.run_events import FailedEvent, PlaySeconds, QuietObserver, RunEvents, RunObserver
@@ -181,6 +182,7 @@ def playbook_environment(repo: Path, site: str, run_id: str) -> dict[str, str]:
         "ANSIBLE_NOCOLOR": "True",
         "TRISPARK_SITE": site,
         "TRISPARK_RUN_ID": run_id,
+        **handed_on(),
         **_kept_compiled(),
     }
 

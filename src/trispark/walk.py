@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Protocol
 
+from trispark import fleet_lock
 from trispark.boot_plan import is_serving
 from trispark.errors import TrisparkError
 from trispark.walk_journal import Entry, History, Identities, Journal
@@ -75,6 +76,14 @@ class WalkInterrupted(Exception):
     """A signal ended a child run: the walk ends with it, and can be resumed."""
 
 
+class WalkLocked(Exception):
+    """Another command works on the fleet: nothing may be booted or restored any more. `line`: who, as the node said."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(line)
+        self.line = line
+
+
 @dataclass(frozen=True)
 class WalkEnd:
     """`complete`: every boot that there is to do was done; `stopped`: for good, with `reason`; `paused`: by the
@@ -110,9 +119,18 @@ class Walker:
 
     def walk(self) -> WalkEnd:
         """Raises WalkInterrupted, TS-WALK-STATUS, and what reading records or journal raises; what was begun is brought
-        back first where that can be done, and the walk can be resumed."""
+        back first where that can be done, and the walk can be resumed. Raises TS-LOCK-LOST and TS-LOCK-HELD without
+        that: what serves is another command's now. A walk from which the lock was taken is stopped for good."""
         self._known = identities(self.statuses)
         self._note("began", identities=self._known)
+        try:
+            return self._walk()
+        except WalkLocked as locked:
+            if fleet_lock.LOST in locked.line and self.journal.read().stopped is None:
+                self._note("stopped", reason=locked.line)
+            raise _locked(self.plan.walk, locked.line) from None
+
+    def _walk(self) -> WalkEnd:
         try:
             reason = self.journal.read().stopped or self._walk_slots()
         except TrisparkError as error:
@@ -312,6 +330,9 @@ class Walker:
         self._booted += 1
         if ended.interrupted:
             raise WalkInterrupted(f"boot {request.slot}")
+        for line in ended.lines:
+            if fleet_lock.AREA in line:
+                raise WalkLocked(line)
         return ended
 
     def _record(self, slot: int) -> Record | None:
@@ -365,6 +386,27 @@ def _down_reason(entry: Entry) -> str:
 
 def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _locked(walk: str, line: str) -> TrisparkError:
+    where, expected = f"trial {walk}", "the fleet lock until its end"
+    if fleet_lock.LOST in line:
+        return TrisparkError(
+            "TS-LOCK-LOST",
+            "the fleet lock was taken from this trial, which ended there and restored nothing",
+            where,
+            expected,
+            line,
+            f"see ./trispark status; the same playbook with -e resume={walk} brings the baseline back and records it",
+        )
+    return TrisparkError(
+        "TS-LOCK-HELD",
+        "another command works on the fleet, so the trial ended there and restored nothing",
+        where,
+        expected,
+        line,
+        f"wait until that has ended; then the same playbook with -e resume={walk} goes on",
+    )
 
 
 def interrupted(walk: str) -> TrisparkError:

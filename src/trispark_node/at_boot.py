@@ -1,8 +1,8 @@
 """Verb `at-boot`: once after each start of a node, by its boot unit: what an engine left when the node went down.
 
 What the agent was interrupted in is ended first (`recover`). Engines of ours that have ended are removed and their
-logs kept. One that runs under an epoch which no longer holds, because a person or a restart policy started it, is stopped; one that serves rightly is left alone, so that the unit may
-be started again at any time.
+logs kept. One that runs under an epoch which no longer holds, because a person or a restart policy started it, is
+stopped; one that serves rightly is left alone, so that the unit may be started again at any time.
 """
 
 from __future__ import annotations

@@ -101,12 +101,20 @@ def _changing(
     )
 
 
-def _with_mode(name: str, parse: Callable[[Fields], Any], run: Callable[[Node, Any, Mode], dict[str, Any]]) -> Verb:
-    """A changing verb that arranges its own locking on the node."""
+def _with_mode(
+    name: str,
+    parse: Callable[[Fields], Any],
+    run: Callable[[Node, Any, Mode], dict[str, Any]],
+    is_change: Callable[[Any], bool] = lambda _request: True,
+) -> Verb:
+    """A changing verb that arranges its own locking on the node. Where `is_change` says no, this request only reads."""
 
     def locked(node: Node, request: Any, mode: Mode) -> dict[str, Any]:
         if mode.check:
             return run(node, request, mode)
+        if not is_change(request):
+            with fleet_lock.renewed(node, mode.owner):
+                return run(node, request, mode)
         with fleet_lock.admitted(node, name, mode.owner) as notes:
             return {**run(node, request, mode), **notes}
 
@@ -179,9 +187,9 @@ VERBS: dict[str, Verb] = {
     "host": _asking(host.HostRequest.parse, host.host),
     "status": _reading(status),
     "image-ensure": _changing("image-ensure", images.ImageRequest.parse, images.plan_image, "image"),
-    "engram": _with_mode("engram", engram_request.EngramRequest.parse, engram.engram),
-    "engram-job": _with_mode("engram-job", engram_job.JobRequest.parse, engram_job.engram_job),
-    "share": _with_mode("share", share.ShareRequest.parse, share.share),
+    "engram": _with_mode("engram", engram_request.EngramRequest.parse, engram.engram, engram.changes),
+    "engram-job": _with_mode("engram-job", engram_job.JobRequest.parse, engram_job.engram_job, engram_job.changes),
+    "share": _with_mode("share", share.ShareRequest.parse, share.share, share.changes),
     "site-set": _changing("site-set", site_facts.SiteFacts.parse, site_facts.plan_set),
     "stage": _changing("stage", generations.StageRequest.parse, generations.plan_stage),
     "generation-show": _asking(generations.GenerationRequest.parse, generations.show),

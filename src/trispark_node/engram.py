@@ -99,6 +99,11 @@ class Finding:
         }
 
 
+def changes(request: EngramRequest) -> bool:
+    """Whether it writes shards; a look at them is anybody's while another command works."""
+    return request.action == ENSURE
+
+
 def engram(
     node: Node, request: EngramRequest, mode: Mode, work: Work = ALONE, begun: Callable[[], None] | None = None
 ) -> dict[str, Any]:

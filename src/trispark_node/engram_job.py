@@ -71,6 +71,11 @@ class JobRequest:
         )
 
 
+def changes(request: JobRequest) -> bool:
+    """Whether a start writes shards. A job is ended by whoever knows its name, also after it lost the fleet lock."""
+    return request.work is not None and engram.changes(request.work)
+
+
 def engram_job(node: Node, request: JobRequest, mode: Mode) -> dict[str, Any]:
     if request.work is not None:
         return _start(node, request, request.work, mode)

@@ -72,6 +72,11 @@ class ShareRequest:
         return AgentError(error_id, what, where=where, expected=expected, observed=observed, remedy=remedy)
 
 
+def changes(request: ShareRequest) -> bool:
+    """Whether it exports, mounts or removes anything."""
+    return request.action not in ("read", "verify")
+
+
 def share(node: Node, request: ShareRequest, mode: Mode) -> dict[str, Any]:
     """read and verify change nothing; the others are under a lock of their own: a stop never waits for a server."""
     if request.action == "read":

@@ -94,7 +94,7 @@ def test_the_agent_is_the_one_of_this_tree(node: Any) -> None:
     prepared = json.loads((ROOT / ".trispark/lab/prepared.json").read_text())
     wanted = hashlib.sha256(Path(prepared["agent"]).read_bytes()).hexdigest()
     assert node.host.file(f"{STATE}/bin/trispark-node").sha256sum == wanted
-    assert json.loads(node.host.check_output(f"{STATE}/bin/trispark-node version"))["protocol"] == 1
+    assert json.loads(node.host.check_output(f"{STATE}/bin/trispark-node version"))["protocol"] == 2
 
 
 def sshd(node: Any, *options: str) -> dict[str, set[str]]:

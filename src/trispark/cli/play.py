@@ -18,7 +18,9 @@ from trispark.errors import TrisparkError
 if TYPE_CHECKING:
     from trispark.runner import RunResult
 
-READ_ONLY = frozenset({"drain", "preflight", "shards_inspect", "shards_verify", "status", "support", "verify"})
+READ_ONLY = frozenset(
+    {"backup", "drain", "preflight", "shards_inspect", "shards_verify", "status", "support", "verify"}
+)
 """Playbooks that change nothing on the nodes: they may run without naming a site. Their headers say so too."""
 
 NO_VERB = ("Not a verb of its own", "Used by the stage playbooks")

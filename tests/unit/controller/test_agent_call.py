@@ -18,6 +18,7 @@ from trispark import agent_deadline
 from trispark.agent_call import call_agent, result_of
 from trispark.agent_deadline import DEADLINES, Bound, Late, deadline_s, ended_after, of_call
 from trispark.errors import ID_PATTERN
+from trispark.fleet_lock import owner
 from trispark_node import PROTOCOL
 from trispark_node.cli import VERBS
 
@@ -49,7 +50,7 @@ def test_only_the_request_is_sent() -> None:
 def test_a_real_run_asks_for_no_check() -> None:
     node = Node(0, '{"ok": true}')
     assert call_agent(node, "status", {})["changed"] is False
-    assert node.commands[0][1] == {"protocol": PROTOCOL}
+    assert node.commands[0][1] == {"protocol": PROTOCOL, "owner": owner()}
 
 
 def test_lines_before_the_answer_do_not_matter() -> None:

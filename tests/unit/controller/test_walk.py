@@ -105,7 +105,12 @@ class World:
             self.starts[node] += "+"
         if kind == "silent":
             self.away[node] = 10**6
-        lines = {"changed": "TS-PLAN-CHANGED: the candidate is not the planned one", "refused": "TS-X-Y: refused"}
+        lines = {
+            "changed": "TS-PLAN-CHANGED: the candidate is not the planned one",
+            "refused": "TS-X-Y: refused",
+            "lost": "TS-LOCK-LOST: this command does not hold it; observed: broken by rollback of ben",
+            "held": "TS-LOCK-HELD: another command works; observed: boot of ben",
+        }
         ok = kind == "valid"
         return ChildEnd(ok, kind == "interrupted", () if ok else (lines.get(kind, f"TS-BOOT-X: {outcome}"),), BOOT_S)
 
@@ -391,6 +396,27 @@ def test_a_baseline_that_does_not_come_back_is_said(world: World, walk: Any) -> 
     end, lines = walk(world, make_plan("x"))
     assert end.restored is None
     assert lines[-1] == f"the baseline {BASE} does not serve again"
+
+
+@pytest.mark.parametrize("slot", [0, 1, 2])
+@pytest.mark.parametrize("outcome", ["lost", "held"])
+def test_a_walk_whose_fleet_another_command_has_boots_and_restores_nothing(
+    world: World, walk: Any, tmp_path: Path, slot: int, outcome: str
+) -> None:
+    """In the boot of either arm and in the one that restores the baseline."""
+    world.script[slot] = [outcome]
+    with pytest.raises(TrisparkError) as caught:
+        walk(world, make_plan("wo_a"))
+    assert caught.value.id == f"TS-LOCK-{outcome.upper()}"
+    assert "of ben" in caught.value.observed
+    assert f"resume={WALK}" in caught.value.remedy
+    assert slots(world) == list(range(slot + 1))
+    stopped = Journal(tmp_path / WALK).read().stopped
+    assert (stopped is not None) is (outcome == "lost")
+    end, _ = walk(world, make_plan("wo_a"))
+    assert end.state == ("stopped" if outcome == "lost" else "complete")
+    assert "of ben" in end.reason or outcome == "held"
+    assert world.serving == BASE
 
 
 def test_an_interrupted_child_ends_the_walk_at_once(world: World, walk: Any) -> None:

@@ -83,10 +83,30 @@ def test_another_command_is_told_who_since_when_for_how_long_and_what_to_do(anas
     assert (answer["lock"]["holder"]["token"], answer["lock"]["holder"]["alive"]) == ("ana", True)
 
 
+WORK = {"action": "ensure", "checkpoint": "/c", "directory": "/d", "rank": 0, "tp": 3, "layers": [1]}
+READING: list[tuple[str, dict[str, Any]]] = [
+    ("engram", {**WORK, "action": "verify"}),
+    ("engram", {**WORK, "action": "inspect"}),
+    ("engram-job", {"action": "poll", "job": "j0123456789abcdef"}),
+    ("engram-job", {"action": "stop", "job": "j0123456789abcdef"}),
+    (
+        "engram-job",
+        {
+            "action": "start",
+            "job": "j0123456789abcdef",
+            "floor_bytes_s": 1,
+            "grace_s": 1,
+            "work": {**WORK, "action": "verify"},
+        },
+    ),
+    ("share", {"action": "verify"}),
+    ("wait", {"timeout_s": 0}),
+    ("survey", {}),
+]
 CALLS: dict[str, dict[str, Any]] = {
     "image-ensure": {"image": "registry:5000/trispark/lab-engine@sha256:" + "a" * 64},
-    "engram": {"action": "verify", "checkpoint": "/c", "directory": "/d", "rank": 0, "tp": 3, "layers": [1]},
-    "engram-job": {"action": "stop", "job": "j0123456789abcdef"},
+    "engram": {"action": "ensure", "checkpoint": "/c", "directory": "/d", "rank": 0, "tp": 3, "layers": [1]},
+    "engram-job": {"action": "start", "job": "j0123456789abcdef", "floor_bytes_s": 1, "grace_s": 1, "work": WORK},
     "oneshot": {"image": "r/x@sha256:" + "a" * 64, "command": ["true"], "deadline_s": 1},
     "fence": {"epoch": 1},
     "stop": {},
@@ -103,6 +123,13 @@ def test_changing_verbs_of_every_area_are_asked(anas, verb):
     assert anas.refused(verb, owner=BEN, **CALLS[verb])["id"] == "TS-LOCK-HELD"
     answer, _ = cli.answer(anas.node, verb, json.dumps({**CALLS[verb], "owner": ANA}))
     assert not answer.get("error", {}).get("id", "").startswith("TS-LOCK-")
+
+
+@pytest.mark.parametrize(("verb", "request_"), READING)
+def test_what_only_reads_is_anybodys_while_another_command_works(anas, verb, request_):
+    answer, _ = cli.answer(anas.node, verb, json.dumps({**request_, "owner": BEN}))
+    assert not answer.get("error", {}).get("id", "").startswith("TS-LOCK-")
+    assert holder_of(anas) == "ana"
 
 
 @pytest.mark.parametrize("verb", [verb for verb, each in cli.VERBS.items() if each.changes])
