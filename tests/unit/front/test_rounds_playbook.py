@@ -97,7 +97,7 @@ def tree(tmp_path: Path) -> Path:
     shutil.copy(ROOT / "ansible.cfg", root)
     (root / "plugins/action/trispark_node.py").write_text(AGENT)
     (root / "playbooks").mkdir()
-    for name in ("rounds.yml", "name_site.yml"):
+    for name in ("rounds.yml", "name_site.yml", "lock.yml", "unlock.yml"):
         shutil.copy(ROOT / "playbooks" / name, root / "playbooks")
     (root / "playbooks/run_verify.yml").write_text(VERIFIED)
     (root / "roles/engine/tasks").mkdir(parents=True)
