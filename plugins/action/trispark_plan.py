@@ -34,6 +34,7 @@ class ActionModule(ControllerAction):
         "site_variables": {"type": "dict", "default": {}},
         "started": {"type": "float", "default": 0},
         "boot_id": {"type": "str", "default": ""},
+        "broke_lock": {"type": "str", "default": ""},
     }
 
     def work(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -78,6 +79,8 @@ class ActionModule(ControllerAction):
             leading_head(heads_of(given["statuses"]), RecordCache(root / ".trispark" / given["site"] / "records"))
         if given["boot_id"]:
             plan["boot_id"] = given["boot_id"]
+        if given["broke_lock"]:
+            plan["requested"]["broke_lock"] = given["broke_lock"]
         if given["started"]:
             plan["started"] = given["started"]
         return {"changed": False, "plan": plan}

@@ -27,5 +27,6 @@ class ActionModule(ControllerAction):
             "state": found.state,
             "lines": [each.line() for each in found.nodes] if self.check_mode else found.lines(),
             "failure_line": found.failure_line(),
+            "broke_lock": found.broke,
             "published": {"rollback": found.published()},
         }

@@ -86,6 +86,10 @@ options:
     description: Name of the boot, where it was fenced for before; empty for a new one.
     type: str
     default: ""
+  broke_lock:
+    description: Whose fleet lock was taken away for this boot; for its record.
+    type: str
+    default: ""
 attributes:
   check_mode:
     support: full

@@ -56,6 +56,10 @@ failure_line:
   description: One line when no boot can follow, else empty.
   type: str
   returned: success
+broke_lock:
+  description: Whose fleet lock was taken away; empty when it was free.
+  type: str
+  returned: success
 published:
   description: The same for the caller.
   type: dict

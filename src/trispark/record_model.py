@@ -35,7 +35,8 @@ class Project(Part):
 
 
 class Requested(Part):
-    """What was asked for, before anything was resolved. `value`: of a sweep; `slot`: the boot's place in its trial."""
+    """What was asked for, before anything was resolved. `value`: of a sweep; `slot`: the boot's place in its trial;
+    `broke_lock`: whose fleet lock a rollback took away."""
 
     stage: str | None = None
     feature: str | None = None
@@ -45,6 +46,7 @@ class Requested(Part):
     trial: str | None = None
     overrides: dict[str, str] = Field(default_factory=dict)
     purpose: str
+    broke_lock: str | None = None
 
 
 class Mount(Part):

@@ -30,12 +30,13 @@ class NodeState:
 
 @dataclass(frozen=True)
 class Retreat:
-    """All nodes after the first half. `seconds`: since the rollback began."""
+    """All nodes after the first half. `seconds`: since the rollback began; `broke`: whose fleet lock was taken away."""
 
     target: str
     state: State
     nodes: tuple[NodeState, ...]
     seconds: float
+    broke: str = ""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -43,6 +44,8 @@ class Retreat:
 
     def lines(self) -> list[str]:
         found = [each.line() for each in self.nodes]
+        if self.broke:
+            found.append(f"the fleet lock was taken from {self.broke}; that command ends at its next step")
         if self.state == READY:
             return [*found, f"stopped and repointed on all nodes after {self.seconds:.1f} s"]
         return [*found, f"{self.state} after {self.seconds:.1f} s: nothing serves"]
@@ -83,6 +86,7 @@ class Retreat:
             "stopped_and_repointed_s": self.seconds,
             "nodes": {each.node: each.words for each in self.nodes},
             "verified": False,
+            "broke_lock": self.broke or None,
         }
 
 
@@ -92,7 +96,13 @@ def judge(target: str, results: Mapping[str, Mapping[str, Any]], missing: Mappin
     states = [_state(node, results.get(node) or {}, missing.get(node)) for node in sorted({*results, *missing})]
     failed = any(not each.reached and not each.missing for each in states)
     state: State = FAILED if failed else DEGRADED if any(each.missing for each in states) else READY
-    return Retreat(target, state, tuple(states), round(seconds, 2))
+    broke = [found for result in results.values() if (found := (result.get("answer") or {}).get("broke"))]
+    return Retreat(target, state, tuple(states), round(seconds, 2), _holder(broke[0]) if broke else "")
+
+
+def _holder(lock: Mapping[str, Any]) -> str:
+    """Without user and host: the line goes into records, too."""
+    return f"{lock['reason']}, pid {lock['pid']}, since {lock['since']}"
 
 
 def _state(node: str, result: Mapping[str, Any], missing: str | None) -> NodeState:

@@ -50,7 +50,9 @@ def admitted(node: Node, verb: str, owner: Owner | None, lease_s: float = file.L
     with ExitStack() as stack:
         with _alone(node, tolerant=verb in INCIDENT, notes=notes):
             breaks = f"{owner.reason} ({verb})" if owner.breaks and verb in INCIDENT else None
-            holder, _ = _take(node, owner, lease_s, breaks, verb in INCIDENT, notes)
+            holder, broke = _take(node, owner, lease_s, breaks, verb in INCIDENT, notes)
+            if broke is not None:
+                notes["broke"] = broke
             descriptor = stack.enter_context(file.hold(node))
             _renew(node, descriptor, holder, verb in INCIDENT, notes)
         try:
