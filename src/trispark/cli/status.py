@@ -6,11 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
-
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from trispark.cli import exit_codes
 from trispark.cli.play import Player
@@ -19,6 +15,9 @@ from trispark.fleet_state import States, judge, without_answer
 from trispark.reporting import node_states
 from trispark.status_view import status_lines
 from trispark.status_watch import Complete, Look, Screen, Timing, watch
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 
 def exit_of(states: States) -> int:
@@ -116,14 +115,23 @@ class _LiveView:
         self._live = live
 
     def changed(self, line: str) -> None:
+        from rich.text import Text
+
         self._live.console.print(Text(line), soft_wrap=True)
 
     def whole(self, states: States) -> None:
+        from rich.text import Text
+
         self._live.update(Text("\n".join(status_lines(states))), refresh=True)
 
 
 @contextmanager
 def _screen(terminal: Terminal) -> Iterator[Screen]:
+    # Here, because the verbs that work offline start without it.
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
     console = Console(file=terminal.out, highlight=False)
     if not console.is_terminal:
         yield _Lines(terminal)
