@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from trispark.agent_deadline import LATE_STATUS, CallBound, Late, ended_after, of_call
 from trispark.errors import ID_PATTERN, TrisparkError
-from trispark.fleet_lock import owner
+from trispark.fleet_lock import TAKE, held_by_the_dead, owner, take
 from trispark_node import NODE_ROOT, PROTOCOL
 from trispark_node.errors import FIELDS, error_line
 
@@ -42,7 +42,23 @@ def call_agent(
 
     A node that cannot be reached raises Ansible's own error, which marks the host unreachable. A call that takes longer
     than its verb may (agent_deadline), or than `within_s` from its beginning to its end, is ended and fails.
+
+    Where a command of this host that has ended still holds the fleet lock, it is taken from it and the call repeated.
     """
+
+    def ask(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        return _call(action, verb, request, agent, check, within_s)
+
+    result = ask(verb, request)
+    if check or verb == TAKE or not held_by_the_dead(result):
+        return result
+    taken = take(ask)
+    return taken if taken.get("failed") else ask(verb, request)
+
+
+def _call(
+    action: Action, verb: str, request: Mapping[str, Any], agent: str, check: bool, within_s: float | None
+) -> dict[str, Any]:
     # Each call, a reading one too, is heard of by the fleet lock. Check mode takes nothing.
     body = {"owner": owner(), **request, "protocol": PROTOCOL}
     if check:

@@ -20,6 +20,8 @@ VARIABLE: Final = "TRISPARK_LOCK"
 LEASE_S: Final = 60.0
 AREA: Final = "TS-LOCK-"
 LOST: Final = "TS-LOCK-LOST"
+HELD: Final = "TS-LOCK-HELD"
+TAKE: Final = "lock-take"
 _TOKEN: Final = re.compile(r"([0-9a-f]{16})-(\d+)-(\d+)")
 _PROC: Final = Path("/proc")
 _LONGEST: Final = 120
@@ -63,13 +65,20 @@ def take(call: Call, lease_s: float = LEASE_S, why: str = "") -> dict[str, Any]:
     From a command of this host whose process has ended it is taken at once; the node's journal says so.
     """
     request: dict[str, Any] = {"lease_s": lease_s, **({"break": True, "why": _words(why)} if why else {})}
-    result = call("lock-take", request)
-    if result.get("check_id") != "TS-LOCK-HELD":
+    result = call(TAKE, request)
+    if not held_by_the_dead(result):
         return result
-    token = str(result["answer"]["lock"]["holder"]["token"])
-    if not has_ended(token):
-        return result
-    return call("lock-take", {**request, "break": True, "why": "its process has ended", "of": token})
+    token = _holder(result)
+    return call(TAKE, {**request, "break": True, "why": "its process has ended", "of": token})
+
+
+def held_by_the_dead(result: Mapping[str, Any]) -> bool:
+    """Whether a call was refused for a command of this host whose process has ended."""
+    return result.get("check_id") == HELD and has_ended(_holder(result))
+
+
+def _holder(result: Mapping[str, Any]) -> str:
+    return str(result["answer"]["lock"]["holder"]["token"])
 
 
 def release(call: Call) -> dict[str, Any]:

@@ -27,7 +27,7 @@ NAMES: Final[Mapping[str, str]] = {
 """Each state and what it means."""
 _CONSISTENT: Final = (SERVING, STOPPED)
 
-ROLLBACK: Final = "./trispark play rollback goes back to the last good generation and keeps the logs of what has ended"
+ROLLBACK: Final = "./trispark rollback goes back to the last good generation and keeps the logs of what has ended"
 
 
 @dataclass(frozen=True)

@@ -191,6 +191,7 @@ def plan_rollback(node: Node, request: RollbackRequest) -> Plan:
             "deadline_s": request.deadline_s,
             "missing": list(request.missing),
             "by": request.by,
+            "ids": [container.id for container in there],
         },
         (
             f"current {before or 'none'}\n" + "".join(f"engine {each.name} {each.status}\n" for each in there),

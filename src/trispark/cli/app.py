@@ -43,7 +43,7 @@ from trispark.cli.report import make_report
 from trispark.cli.rollback import add_rollback
 from trispark.cli.sites import LAB, choose_site, known_sites, require_known
 from trispark.cli.stats import stats_app
-from trispark.cli.status import run_status, run_watch
+from trispark.cli.status import completer, run_status, run_watch
 from trispark.cli.terminal import Terminal
 from trispark.cli.validate import find_problems, validate_line
 from trispark.errors import TrisparkError
@@ -178,16 +178,19 @@ def status(
 ) -> None:
     """Whether the nodes serve together, by a completion through all ranks, and what differs; changes nothing.
 
+    A watch completes a rollback that waited for a node as soon as all nodes answer.
+
     Status 0: serving or stopped, and nothing to look at; 1: anything else; 4: a node does not answer.
     """
     if not watch and for_seconds is not None:
         raise typer.BadParameter("--for belongs to --watch")
-    terminal, name = _begin(site, changing=False)
+    terminal, name = _begin(site, changing=watch)
     if name == LAB:
         require_lab(REPO, any_version=True)
     player = Player(REPO, name, terminal)
     if watch:
-        raise typer.Exit(run_watch(player, interval_s=interval, for_s=for_seconds, json=as_json))
+        done = completer(player)
+        raise typer.Exit(run_watch(player, interval_s=interval, for_s=for_seconds, json=as_json, complete=done))
     raise typer.Exit(run_status(player, json=as_json))
 
 

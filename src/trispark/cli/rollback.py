@@ -1,4 +1,4 @@
-"""Verb `rollback`: the playbook of that name, with its options in the words of an incident."""
+"""Verbs `rollback` and `recover`: the playbooks of those names, in the words of an incident."""
 
 from __future__ import annotations
 
@@ -41,6 +41,24 @@ def add_rollback(app: typer.Typer, begin: Begin, player: Callable[[str, Terminal
             require_lab(played.repo, any_version=False)
         extra: dict[str, Any] = {"rollback_to": to} if to else {}
         result = played.play("rollback", extra, check=plan)
+        if as_json:
+            terminal.json(result_json(result, name))
+        raise typer.Exit(exit_codes.of_run(result))
+
+    @app.command()
+    def recover(
+        site: Annotated[
+            str | None,
+            typer.Option("--site", envvar="TRISPARK_SITE", help="A directory of inventory/; the lab by default."),
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    ) -> None:
+        """End what a controller or an agent that died has left, then bring back what was good; as play recover."""
+        terminal, name = begin(site, changing=True)
+        played = player(name, terminal)
+        if name == LAB:
+            require_lab(played.repo, any_version=False)
+        result = played.play("recover")
         if as_json:
             terminal.json(result_json(result, name))
         raise typer.Exit(exit_codes.of_run(result))

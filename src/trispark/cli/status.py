@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from trispark.cli import exit_codes
 from trispark.cli.play import Player
 from trispark.cli.terminal import Terminal
+from trispark.errors import TrisparkError
 from trispark.fleet_state import States, judge, without_answer
 from trispark.reporting import node_states
 from trispark.status_view import status_lines
@@ -74,6 +75,29 @@ def run_watch(
     if watched.interrupted:
         return exit_codes.INTERRUPTED
     return exit_of(states) if watched.states else exit_codes.FAILED
+
+
+def completer(player: Player) -> Complete:
+    """Completes a rollback by the playbook that every changing verb begins with."""
+
+    def complete(rollback: Mapping[str, Any]) -> list[str]:
+        from trispark.run_events import error_lines
+
+        result = player.run_quietly("recover")
+        done = result.published.get("rollback") or {}
+        if result.ok and done.get("verified"):
+            return [f"rollback to {done['generation']} is complete: it serves again, after {done['seconds']} s"]
+        lines = error_lines(result.failures)
+        raise TrisparkError(
+            "TS-RECOVER-WATCH",
+            f"the rollback to {rollback.get('target')} could not be completed",
+            where="playbooks/recover.yml",
+            expected="it serves on all ranks and passes its gates",
+            observed=lines[0] if lines else f"the run ended {result.status}",
+            remedy="do what the line names; the watch tries again, ./trispark rollback does it now",
+        )
+
+    return complete
 
 
 def _looks(player: Player) -> Callable[[], Look]:

@@ -18,7 +18,7 @@ from trispark import agent_deadline
 from trispark.agent_call import call_agent, result_of
 from trispark.agent_deadline import DEADLINES, Bound, Late, deadline_s, ended_after, of_call
 from trispark.errors import ID_PATTERN
-from trispark.fleet_lock import owner
+from trispark.fleet_lock import host_id, owner
 from trispark_node import PROTOCOL
 from trispark_node.cli import VERBS
 
@@ -241,3 +241,40 @@ def test_the_alarm_of_a_task_goes_on_after_a_call() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+class Held:
+    """A node whose fleet lock is another command's until it is taken from it."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self.broken = False
+        self.asked: list[str] = []
+
+    def _low_level_execute_command(
+        self, cmd: str, sudoable: bool = True, in_data: bytes | None = None
+    ) -> dict[str, Any]:
+        request = json.loads(in_data or b"")
+        verb = shlex.split(cmd)[-1]
+        self.asked.append(verb + (" break" if request.get("break") else ""))
+        self.broken = self.broken or (verb == "lock-take" and request.get("break", False))
+        if self.broken:
+            return {"rc": 0, "stdout": '{"ok": true}', "stderr": ""}
+        error = {"id": "TS-LOCK-HELD", "what": "x", "where": "x", "expected": "x", "observed": "x", "remedy": "x"}
+        held = {"ok": False, "error": error, "lock": {"holder": {"token": self.token}}}
+        return {"rc": 1, "stdout": json.dumps(held), "stderr": ""}
+
+
+def test_a_command_of_this_host_that_has_ended_holds_nobody_up() -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    node = Held(f"{host_id()}-{gone.pid}-1")
+    assert call_agent(node, "stop", {})["answer"] == {"ok": True}
+    assert node.asked == ["stop", "lock-take", "lock-take break", "stop"]
+
+
+@pytest.mark.parametrize("token", [f"{'0' * 16}-1-1", "by somebody"])
+def test_a_command_that_may_live_is_not_pushed_aside(token: str) -> None:
+    node = Held(token)
+    assert call_agent(node, "stop", {})["check_id"] == "TS-LOCK-HELD"
+    assert node.asked == ["stop"]

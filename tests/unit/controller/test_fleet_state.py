@@ -149,14 +149,14 @@ def test_a_fleet_without_engines_is_stopped_and_consistent() -> None:
 @pytest.mark.parametrize(
     ("name", "command"),
     [
-        ("a worker has exited while the head says 200", "./trispark play rollback"),
-        ("the head says 200 and its ranks do not compute", "./trispark play rollback"),
+        ("a worker has exited while the head says 200", "./trispark rollback"),
+        ("the head says 200 and its ranks do not compute", "./trispark rollback"),
         ("a node is gone", "./trispark status --watch"),
         ("it starts", "./trispark status --watch"),
         ("serving with drift", "./trispark play verify"),
         ("serving with a changed shard", "./trispark engram verify"),
         ("a foreign container", "./trispark play adopt"),
-        ("a rollback could be completed", "./trispark play rollback"),
+        ("a rollback could be completed", "./trispark rollback"),
     ],
 )
 def test_each_symptom_has_its_command(name: str, command: str) -> None:
