@@ -306,6 +306,21 @@ def test_a_death_at_any_step_leaves_whole_generations_and_the_next_prune_ends_it
         assert {path.name for path in layout.engine_states.iterdir()} <= {fleet.g[1], fleet.g[3]}
 
 
+def test_a_removal_that_stops_half_way_leaves_no_half_generation(bench, fleet, monkeypatch):
+    fleet.boots(3)
+
+    def half(path):
+        (path / "spec.json").unlink()
+        raise OSError(5, "Input/output error", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("trispark_node.disk.shutil.rmtree", half)
+        assert bench.refused("prune", keep=1)
+    assert generations.damaged(bench.node) == {}
+    bench.ask("prune", keep=1)
+    assert [path.name for path in bench.node.layout.generations.iterdir()] == [fleet.g[2]]
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_happened_before_the_protected_and_the_newest_stay(make_bench, stage_request, tmp_path_factory, data):
