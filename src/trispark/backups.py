@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trispark.errors import TrisparkError
+from trispark.host.state import private_directory
 from trispark.tar_file import write_new
 
 KEPT: Final = 10
@@ -41,6 +42,7 @@ def keep(directory: Path, site: str, nodes: Sequence[str]) -> dict[str, Any]:
         if path.is_file():
             kept[node] = _archive(directory, node, path)
     if kept:
+        private_directory(directory.parent)
         content = {"schema_version": 1, "site": site, "nodes": kept}
         write_new(directory / MANIFEST, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
     elif directory.is_dir() and not any(directory.iterdir()):

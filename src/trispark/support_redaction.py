@@ -18,22 +18,25 @@ SHORTEST: Final = 6
 
 _NAME = r"[A-Za-z0-9_.-]*(?:api[_-]?key|token|passwo?r?d|passwd|passphrase|secret|credentials?|private[_-]?key)"
 _VALUE = r"(?:\\\"[^\"\\\n]*\\\"|\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'|[^\s\"',;}\]]+)"
-_ASSIGNED = re.compile(rf"(?i)(?P<name>(?<![A-Za-z0-9])(?:\\?[\"'])?{_NAME}(?:\\?[\"'])?\s*[=:]\s*)(?P<value>{_VALUE})")
+_ASSIGNED = re.compile(
+    rf"(?i)(?P<name>(?<![A-Za-z0-9_.-])(?:\\?[\"'])?{_NAME}(?:\\?[\"'])?\s*[=:]\s*)(?P<value>{_VALUE})"
+)
 """`NAME=value`, `name: value`, `"NAME": "value"`; the name's end decides, so that `max_tokens` is none."""
 _FLAG = re.compile(
-    rf"(?i)(?P<name>--[a-z-]*(?:api-key|token|password|secret)(?:\\?[\"'])?(?:=|\s*,\s*|\s+))(?P<value>\\?{_VALUE})"
+    rf"(?i)(?P<name>(?<![\w-])--[a-z-]*(?:api-key|token|password|secret)(?:\\?[\"'])?(?:=|\s*,\s*|\s+))(?P<value>\\?{_VALUE})"
 )
 _BEARER = re.compile(r"(?i)(?P<name>\b(?:bearer|basic)\s+)(?P<value>[A-Za-z0-9._~+/=-]{6,})")
 _SHAPES = re.compile(
     r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{12,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})"
 )
-_URL = re.compile(r"(?P<name>\b[a-z][a-z0-9+.-]*://[^\s:/@\"']+:)(?P<value>[^\s@/\"']+)(?=@)")
+_URL = re.compile(r"(?P<name>(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,20}://[^\s:/@\"']+:)(?P<value>[^\s@/\"']+)(?=@)")
 _KEY_BLOCK = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 _VAULT = re.compile(r"\$ANSIBLE_VAULT;[^\n]*(?:\n[ \t]*[0-9a-f]{20,})*")
-_SSH = re.compile(
-    r"(?P<before>(?:IdentityFile|UserKnownHostsFile|ssh_private_key_file|identity_file)\\?[\"']?\s*[=: ]\s*)[^\s\"',;]+"
-    r"|(?<![\w.])(?:~|(?:/[\w.@{}$ -]*?)*?)/\.?ssh/[^\s\"',;:]*"
+_SSH_OPTION = re.compile(
+    r"(?P<name>(?:IdentityFile|UserKnownHostsFile|ssh_private_key_file|identity_file)\\?[\"']?\s*[=: ]\s*)[^\s\"',;]+"
 )
+_WORD = re.compile(r"[^\s\"',;:=]+")
+_SSH_PLACE = re.compile(r"/\.?ssh/")
 _PLAIN: Final = frozenset({"true", "false", "null", "none", "yes", "no", HIDDEN.casefold()})
 _KEPT_ADDRESSES: Final = frozenset({"0.0.0.0", "127.0.0.1", "::1", "::"})
 _IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\d)")
@@ -73,7 +76,17 @@ def _redact(text: str, secrets: list[str]) -> str:
     text = _SHAPES.sub(HIDDEN, text)
     for secret in secrets:
         text = text.replace(secret, HIDDEN)
-    return _SSH.sub(lambda match: (match["before"] or "") + SSH_PATH, text)
+    text = _SSH_OPTION.sub(lambda match: match["name"] + SSH_PATH, text)
+    return _WORD.sub(_without_ssh_file, text)
+
+
+def _without_ssh_file(match: re.Match[str]) -> str:
+    """A word at a time: one expression for the whole path would look from each of its slashes to its end."""
+    word = match[0]
+    if _SSH_PLACE.search(word) is None:
+        return word
+    first = min(at for at in (word.find("/"), word.find("~")) if at >= 0)
+    return word[:first] + SSH_PATH
 
 
 def _hide(match: re.Match[str]) -> str:

@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from trispark.reference import ID
@@ -82,10 +83,15 @@ def without(root: Path, guard: Guard) -> tuple[str, str]:
     if guard.function == "gate":
         return RESULT_FILE, _always_ok((root / RESULT_FILE).read_text(encoding="utf-8"), guard.id)
     text = (root / guard.file).read_text(encoding="utf-8")
-    for each in _of_file(guard.file, ast.parse(text), _makers_of_all(root)):
+    for each in _of_text(root, guard.file, text):
         if each.guard.key == guard.key:
             return guard.file, _replaced(text, each.statement, "raise" if each.in_handler else "pass")
     raise LookupError(f"no guard {guard.id} in {guard.file} {guard.function}")
+
+
+@cache
+def _of_text(root: Path, file: str, text: str) -> list[_Found]:
+    return _of_file(file, ast.parse(text), _makers_of_all(root))
 
 
 def _always_ok(text: str, check_id: str) -> str:
@@ -197,6 +203,7 @@ def _makers(tree: ast.Module) -> dict[str, set[str]]:
     return found
 
 
+@cache
 def _makers_of_all(root: Path) -> dict[str, dict[str, set[str]]]:
     """{dotted module: its makers}."""
     found = {}

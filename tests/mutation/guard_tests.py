@@ -25,7 +25,8 @@ DIRECTORIES = {
 """Directories below tests/unit by the longest beginning of a source's path."""
 
 
-class Tests:
+class TestFiles:
+    __test__ = False  # no class of tests, whatever its name
     """Files of tests/unit of a tree, with their text."""
 
     def __init__(self, root: Path) -> None:

@@ -31,14 +31,18 @@ for part in ("src", "lab", "adapters", "tests/unit/lab_engine", "tests/mutation"
     sys.path.insert(0, str(ROOT / part))
 
 from guard_sites import Guard, collect, without  # noqa: E402
-from guard_tests import Tests  # noqa: E402
+from guard_tests import TestFiles  # noqa: E402
 from guards_equivalent import EQUIVALENT  # noqa: E402
 from mutation_run import NO_TEST_FAILURE, Run, run_tests  # noqa: E402
 
 SEED = 20261201
 STAGES = 3
 STAGE_S = 400.0
-"""For the tests of one stage; a guard may also have been what ended a wait."""
+"""For the tests of one stage."""
+NO_TESTS = 5
+"""Status of pytest when all that it was given was deselected."""
+LATE = -1
+"""Of a run that was ended: the guard may have been what ended a wait."""
 CAUGHT, SURVIVED, EXCUSED, UNCLEAR = "caught", "survived", "equivalent", "unclear"
 
 
@@ -73,7 +77,7 @@ def sample(guards: Sequence[Guard], count: int, seed: int) -> list[Guard]:
     return [chosen.choice(by_id[name]) for name in ids]
 
 
-def judge(guard: Guard, tree: Path, tests: Tests, stages: int) -> Result:
+def judge(guard: Guard, tree: Path, tests: TestFiles, stages: int) -> Result:
     """Remove the guard in `tree`, which is as it was afterwards; at most so many `stages` of tests."""
     began = time.monotonic()
 
@@ -87,20 +91,27 @@ def judge(guard: Guard, tree: Path, tests: Tests, stages: int) -> Result:
     path = tree / file
     original = path.read_text(encoding="utf-8")
     for stage in tests.stages(guard)[:stages]:
-        path.write_text(text, encoding="utf-8")
-        try:
-            run = run_tests(tree, stage, None, first_failure_ends=True, deadline_s=STAGE_S)
-        finally:
-            path.write_text(original, encoding="utf-8")
-        if run.rc == 0 or run.rc == 5:
-            continue
-        failed = finder(run)
-        if failed is None:
-            return result(UNCLEAR, " ".join(run.tail.split())[-300:])
-        intact = run_tests(tree, [failed], None, first_failure_ends=True, deadline_s=STAGE_S)
-        if intact.rc != 0:
-            return result(UNCLEAR, f"{failed} fails with the guard, too")
-        return result(CAUGHT, failed)
+        broken: list[str] = []
+        while True:
+            arguments = [*stage, *(f"--deselect={name}" for name in broken)]
+            path.write_text(text, encoding="utf-8")
+            try:
+                run = run_tests(tree, arguments, None, first_failure_ends=True, deadline_s=STAGE_S)
+            finally:
+                path.write_text(original, encoding="utf-8")
+            if run.rc in (0, NO_TESTS):
+                break
+            if (
+                run.rc == LATE
+                and run_tests(tree, arguments, None, first_failure_ends=True, deadline_s=STAGE_S).rc != LATE
+            ):
+                return result(CAUGHT, f"the tests of {', '.join(stage[:3])} do not end")
+            failed = finder(run)
+            if failed is None:
+                return result(UNCLEAR, " ".join(run.tail.split())[-300:])
+            if run_tests(tree, [failed], None, first_failure_ends=True, deadline_s=STAGE_S).rc == 0:
+                return result(CAUGHT, failed)
+            broken.append(failed)  # it fails in a copy with the guard, too, and says nothing
     return result(SURVIVED, "")
 
 
@@ -114,7 +125,7 @@ def finder(run: Run) -> str | None:
 
 def run_all(guards: Sequence[Guard], jobs: int, stages: int = STAGES, root: Path = ROOT) -> list[Result]:
     """In the order of `guards`; each of `jobs` has a copy of the tree for itself."""
-    tests = Tests(root)
+    tests = TestFiles(root)
     with tempfile.TemporaryDirectory(prefix="trispark-guards-") as scratch:
         trees: Queue[Path] = Queue()
         for number in range(jobs):

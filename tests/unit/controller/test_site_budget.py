@@ -93,6 +93,17 @@ def test_what_served_before_a_trial_and_what_the_nodes_hold_come_back(
     assert again["generation"] == back["generation"]
 
 
+def test_a_stored_configuration_that_is_not_its_id_is_refused(project: Path, modelled: Site, catalog: Catalog) -> None:
+    """The copies agree with one another, and none with the id under which it is kept."""
+    held = statuses(MAX_RUNNING_REQUESTS=15)
+    back = boot(Project(project, modelled, catalog), purpose="restore", statuses=held)
+    stored = {node: {"generation": "g" + "0" * 16, "resolved": back["resolved"]} for node in NODES}
+    with pytest.raises(TrisparkError) as caught:
+        plan_stored(purpose="rollback", stored=stored, statuses=held, moment=MOMENT)
+    assert caught.value.id == "TS-ROLLBACK-HASH"
+    assert (caught.value.expected, caught.value.observed) == ("g" + "0" * 16, back["generation"])
+
+
 def test_a_node_is_judged_by_its_own_fraction(
     project: Path, modelled: Site, small_head: Site, catalog: Catalog
 ) -> None:

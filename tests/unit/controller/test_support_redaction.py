@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -107,3 +108,31 @@ def test_names_and_addresses_have_one_stand_in_everywhere() -> None:
     assert hide.text("192.0.2.11 spark-a spark-b.example") == "address2 node0 node1.example"
     kept = "127.0.0.1 0.0.0.0 1.2.3 spark-ab 12:30:45 v1.2.3.4.5"
     assert hide.text(kept) == kept
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "a_b.c-d",
+        "/a b.c",
+        "ab:",
+        '"token": "abc", ',
+        "=",
+        "a=",
+        "--",
+        "-a-",
+        "1.",
+        "'",
+        "A",
+        "/",
+        "\\",
+        "~/.ssh",
+        "secret",
+    ],
+)
+def test_no_text_takes_long(part: str) -> None:
+    """A log of the bundle's full length, of one line; what is quadratic takes minutes."""
+    text = part * (131072 // len(part))
+    began = time.process_time()
+    Anonymous(["spark0"], ["head"]).text(redacted({"a": text})["a"])
+    assert time.process_time() - began < 5

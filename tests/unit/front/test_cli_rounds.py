@@ -39,6 +39,14 @@ def test_mistakes_play_nothing(run_cli: RunCli, arguments: list[str]) -> None:
     assert playbooks.played == []
 
 
+@pytest.mark.parametrize(("arguments", "observed"), [([], "nothing"), ([*FEATURE, "-e", "boots=6"], "boots, feature")])
+def test_what_rounds_take_is_said(run_cli: RunCli, arguments: list[str], observed: str) -> None:
+    """By this verb, not by the playbook that it would play."""
+    _, _, err = run_cli("bench", "rounds", *arguments, playbooks=FakePlaybooks({}))
+    assert "TS-CLI-EXTRA: rounds take -e feature=NAME and nothing else" in err
+    assert f"observed: {observed};" in err
+
+
 def test_it_refuses_to_guess_the_site(run_cli: RunCli, checkout: Any) -> None:
     add_site(checkout, "sparks", "site_configured: true\n")
     playbooks = FakePlaybooks({})

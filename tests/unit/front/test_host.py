@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -133,6 +134,20 @@ def test_engine_that_does_not_start_is_named_with_the_logs_error() -> None:
         ensure_docker(REPO, lambda _: None, machine)
     assert failed.value.id == "TS-DOCKER-START"
     assert machine.clock == 0
+
+
+def test_engine_of_systemd_that_never_answers_ends_at_the_deadline() -> None:
+    def wait(machine: ScriptedMachine) -> Outcome:
+        assert machine.clock < 600, "no end"
+        return DEAD
+
+    files = {"/proc/1/comm": "systemd\n"}
+    machine = ScriptedMachine(programs={"docker", "dockerd"}, files=files, answers={ASK: wait})
+    with pytest.raises(TrisparkError, match="journalctl -u docker") as failed:
+        ensure_docker(REPO, lambda _: None, machine)
+    assert failed.value.id == "TS-DOCKER-START"
+    assert 60 <= machine.clock < 61
+    assert "systemctl start docker" in machine.commands
 
 
 def test_engine_that_never_answers_ends_at_the_deadline() -> None:
@@ -265,7 +280,10 @@ def test_deadline_ends_a_command_and_what_it_started(tmp_path: Path) -> None:
     outcome = LocalMachine().run(["sh", "-c", script], timeout_s=1)
     assert outcome == Outcome(124, "", "sh did not end within 1 s")
     state = Path("/proc") / child.read_text().strip() / "stat"
-    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] in ("Z", "X")
+    deadline = time.monotonic() + 30  # a killed process ends when it is next scheduled
+    while state.exists() and state.read_text().rpartition(")")[2].split()[0] not in ("Z", "X"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_programs_write_for_everyone_whatever_our_umask_is(tmp_path: Path) -> None:

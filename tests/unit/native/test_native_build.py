@@ -111,3 +111,10 @@ def test_a_build_elsewhere_has_the_committed_bytes(tmp_path, library, architectu
     monkeypatch.setenv("LANG", "de_DE.UTF-8")
     built = build(root, library, architecture, tmp_path / "built.so")
     assert built["sha256"] == listed["sha256"]
+
+
+def test_a_missing_compiler_is_named_with_its_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(TrisparkError, match="apt-get install") as caught:
+        compiler_version("aarch64-linux-gnu-g++")
+    assert (caught.value.id, caught.value.expected) == ("TS-NATIVE-COMPILER", "aarch64-linux-gnu-g++")

@@ -329,7 +329,8 @@ def test_other_content_is_refused_with_rank_and_both_sides(mounted, damage, word
     ],
 )
 def test_a_mount_of_something_else_is_refused(fleet, line, word):
-    fleet.directory.mkdir(parents=True)
+    """Also when it reads as the head does: what is mounted there may change with whoever mounted it."""
+    shutil.copytree(fleet.head, fleet.directory)
     fleet.mount_line(**{**line, "source": line["source"] or SOURCE + str(fleet.directory)})
     assert fleet.not_verified()["id"] == f"TS-SHARE-{word}"
 
