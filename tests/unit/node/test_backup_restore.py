@@ -25,7 +25,7 @@ def append(bench, record_id: str) -> None:
 
 def state(bench) -> dict[str, str]:
     """What a restore promises: all of the state but journal and epoch, which go on."""
-    volatile = ("lock", "journal.jsonl", "epoch", "run/", "boots/")
+    volatile = ("lock", "journal.jsonl", "epoch", "run/", "boots/", "reserve")
     return {name: text for name, text in bench.tree().items() if not name.startswith(volatile)}
 
 
