@@ -1,0 +1,237 @@
+"""Faults of controllers: killed, terminated, interrupted; two at once; one that died with the lock; and what an agent
+that was interrupted left in its journal."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_lab import (
+    BOOT,
+    ROLLBACK,
+    SERVING,
+    STATE,
+    TRIAL,
+    Matrix,
+    begin,
+    boot_of,
+    docker,
+    front,
+    kill_group,
+    last_good,
+    require_one_generation,
+    require_serving,
+    running,
+    shell,
+    started,
+    until,
+)
+
+pytestmark = pytest.mark.lab
+SIGNALS = {
+    "controller SIGKILL": signal.SIGKILL,
+    "controller SIGTERM": signal.SIGTERM,
+    "controller SIGINT": signal.SIGINT,
+}
+AGENT = f"{STATE}/bin/trispark-node"
+RECORDED = "recover stops what has no record, records it as failed, and what was good serves again"
+
+
+def end_in_the_middle(lab: Any, matrix: Matrix, name: str, phase: str, words: tuple[str, ...], node: str) -> None:
+    """The controller ends when an engine of a new boot has begun to run on `node`; the next command is `recover`."""
+    with matrix.row(name, f"{name.split()[1]} to the whole command when its first engine runs", phase, RECORDED) as row:
+        before = boot_of(lab.inspect(node))
+        process = begin(lab, *words)
+        until("a new engine runs", started(lab, node, before), 120 * lab.patience, 0.02)
+        left = boot_of(lab.inspect(node))
+        kill_group(process, SIGNALS[name])
+        process.communicate(timeout=120 * lab.patience)
+        require_one_generation(lab)
+        done = front(lab, "recover")
+        assert done.rc == 0, done.output[-3000:]
+        boot = require_serving(lab)
+        assert boot != left
+        record = json.loads(lab.node("spark0", "sh", "-c", f"cat {STATE}/records/*-{left}.json"))
+        assert record["outcome"]["state"] == "failed"
+        row.seconds = done.seconds
+        row.observed = f"boot {left} recorded as failed, {boot} serves, {done.seconds:.1f} s with its start"
+
+
+def test_a_controller_is_killed_in_a_boot(ready: Any, matrix: Matrix) -> None:
+    end_in_the_middle(ready, matrix, "controller SIGKILL", BOOT, ("play", "boot"), "spark1")
+
+
+@pytest.mark.parametrize("name", ["controller SIGTERM", "controller SIGINT"])
+def test_a_controller_is_ended_in_a_rollback(ready: Any, matrix: Matrix, name: str) -> None:
+    end_in_the_middle(ready, matrix, name, ROLLBACK, ("rollback",), "spark1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "phase", "words"),
+    [
+        ("controller SIGKILL", ROLLBACK, ("rollback",)),
+        ("controller SIGTERM", BOOT, ("play", "boot")),
+        ("controller SIGINT", BOOT, ("play", "boot")),
+        ("controller SIGKILL", TRIAL, ("play", "stage_c", "-e", "feature=wo_a")),
+        ("controller SIGTERM", TRIAL, ("play", "stage_c", "-e", "feature=wo_a")),
+        ("controller SIGINT", TRIAL, ("play", "stage_c", "-e", "feature=wo_a")),
+    ],
+)
+def test_a_controller_ends_in_the_other_phases(
+    ready: Any, matrix: Matrix, name: str, phase: str, words: tuple[str, ...]
+) -> None:
+    end_in_the_middle(ready, matrix, name, phase, words, "spark1")
+
+
+def test_two_operators_at_once(ready: Any, matrix: Matrix) -> None:
+    """The second command is refused within seconds by who holds the lock; the first one goes on."""
+    promised = "the second is refused within seconds, naming who, pid and since when; the first ends well"
+    with matrix.row("two operators", "a second boot while a first one goes on", BOOT, promised) as row:
+        before = boot_of(ready.inspect("spark1"))
+        first = begin(ready, "play", "boot")
+        until("the first has begun", lambda: boot_of(ready.inspect("spark1")) != before, 120 * ready.patience)
+        second = front(ready, "play", "boot")
+        assert second.rc == 3, second.output[-2000:]
+        assert "TS-LOCK-HELD" in second.output
+        assert "boot of" in second.output
+        output, _ = first.communicate(timeout=240 * ready.patience)
+        assert first.returncode == 0, output[-3000:]
+        require_serving(ready)
+        row.seconds = second.seconds
+        row.observed = f"TS-LOCK-HELD, exit 3, after {second.seconds:.1f} s; the first boot is valid"
+
+
+def test_the_holder_of_the_lock_has_died(ready: Any, matrix: Matrix) -> None:
+    """SIGKILL leaves the lock; the next command of the same host sees that the process is gone."""
+    promised = "the next command takes the lock from the dead holder at once, the journal says so"
+    with matrix.row("dead lock holder", "SIGKILL to a command that holds the lock", SERVING, promised) as row:
+        process = begin(ready, "play", "shards")
+        holder = f"{STATE}/fleet-lock.json"
+        until(
+            "it holds the lock",
+            lambda: b'"reason":"shards"' in ready.node("spark1", "cat", holder, check=False),
+            60,
+            0.02,
+        )
+        kill_group(process)
+        process.communicate(timeout=60)
+        ran = front(ready, "play", "stop")
+        assert ran.rc == 0, ran.output[-2000:]
+        assert b'"lock-break"' in ready.node("spark1", "tail", "-n", "30", f"{STATE}/journal.jsonl")
+        row.seconds = ran.seconds
+        row.observed = f"stop went on at once ({ran.seconds:.1f} s), lock-break in the journal"
+
+
+def test_a_rollback_breaks_the_lock_of_a_living_command(ready: Any, matrix: Matrix) -> None:
+    promised = (
+        "rollback takes the lock from it and says from whom; the other ends at its next step and restores nothing"
+    )
+    with matrix.row("two operators, one with an incident", "rollback while a boot goes on", BOOT, promised) as row:
+        before = boot_of(ready.inspect("spark1"))
+        first = begin(ready, "play", "boot")
+        until("the boot has begun", started(ready, "spark1", before), 120 * ready.patience, 0.02)
+        ran = front(ready, "rollback")
+        output, _ = first.communicate(timeout=240 * ready.patience)
+        assert ran.rc == 0, ran.output[-3000:]
+        assert "the fleet lock was taken from boot" in ran.output
+        assert first.returncode != 0
+        boot = require_serving(ready)
+        record = json.loads(ready.node("spark0", "sh", "-c", f"cat {STATE}/records/*-{boot}.json"))
+        assert record["requested"]["broke_lock"].startswith("boot, pid ")
+        row.seconds = ran.rollback["seconds"]
+        row.observed = f"the boot ended ({'TS-LOCK-LOST' if 'TS-LOCK-LOST' in output else 'its engines gone'}); serves"
+
+
+def test_the_journal_is_cut_in_the_middle_of_a_line(ready: Any, matrix: Matrix) -> None:
+    promised = "the half line counts as never written; status and rollback work"
+    with matrix.row(
+        "journal cut in the middle of a line", "the last 9 bytes of rank 2's journal gone", SERVING, promised
+    ) as row:
+        shell(ready, "spark2", f"truncate -s -9 {STATE}/journal.jsonl")
+        looked = front(ready, "status")
+        assert looked.said["nodes"]["spark2"]["problems"] == []
+        ran = front(ready, "rollback")
+        assert ran.rc == 0, ran.output[-2000:]
+        require_serving(ready)
+        lines = ready.node("spark2", "cat", f"{STATE}/journal.jsonl").splitlines()
+        assert all(json.loads(line) for line in lines)
+        row.seconds = ran.rollback["seconds"]
+        row.observed = f"status without a problem, serves again after {row.seconds:.1f} s, every line whole"
+
+
+def test_a_prune_was_interrupted(ready: Any, matrix: Matrix) -> None:
+    promised = "recover removes what was half removed; nothing that is kept is touched"
+    injected = "a generation renamed for removal and the prune's intent without its end, on rank 0"
+    with matrix.row("interrupted prune", injected, SERVING, promised) as row:
+        kept = shell(ready, "spark0", f"ls {STATE}/generations").split()
+        good = last_good(ready)
+        old = "g00000000000000aa"
+        shell(ready, "spark0", f"cp -a {STATE}/generations/{good} {STATE}/generations/.pruned-{old}")
+        intent = json.dumps(
+            {"detail": {"generations": [old]}, "phase": "intent", "seq": 900_000, "time": "x", "verb": "prune"}
+        )
+        shell(ready, "spark0", f"printf '%s\\n' '{intent}' >> {STATE}/journal.jsonl")
+        ran = front(ready, "recover")
+        assert ran.rc == 0, ran.output[-2000:]
+        assert shell(ready, "spark0", f"ls -A {STATE}/generations").split() == kept
+        assert front(ready, "status").said["nodes"]["spark0"]["pending"] == []
+        require_serving(ready)
+        row.seconds = ran.seconds
+        row.observed = f"the half removed one is gone, {len(kept)} generations whole, after {ran.seconds:.1f} s"
+
+
+FAKE = """#!/bin/sh
+export LD_PRELOAD=%s FAKETIME=+1h FAKETIME_DONT_FAKE_MONOTONIC=1
+exec %s.real "$@"
+"""
+
+
+def test_the_clock_of_a_node_is_wrong_by_an_hour(ready: Any, matrix: Matrix) -> None:
+    """The agent of rank 2 sees another time of day; leases are counted by the kernel's own clock."""
+    promised = "no lease expires and none holds too long: a second command is refused, rollback serves"
+    with matrix.row("clock wrong by an hour", "libfaketime +1h under the agent of rank 2", SERVING, promised) as row:
+        library = shell(ready, "spark2", "ls /usr/lib/*/faketime/libfaketime.so.1").split()[0]
+        shell(ready, "spark2", f"mv {AGENT} {AGENT}.real")
+        ready.node("spark2", "sh", "-c", f"cat > {AGENT} && chmod 755 {AGENT}", data=(FAKE % (library, AGENT)).encode())
+        try:
+            before = boot_of(ready.inspect("spark1"))
+            going = begin(ready, "rollback")
+            until("it has begun", started(ready, "spark1", before), 120 * ready.patience, 0.02)
+            second = front(ready, "play", "boot")
+            assert "TS-LOCK-HELD" in second.output, second.output[-1500:]
+            output, _ = going.communicate(timeout=240 * ready.patience)
+            assert going.returncode == 0, output[-3000:]
+            require_serving(ready)
+        finally:
+            shell(ready, "spark2", f"mv {AGENT}.real {AGENT}")
+        row.observed = "the lock held, the rollback served"
+
+
+def test_the_registry_is_down(ready: Any, matrix: Matrix) -> None:
+    """And with it all else that a rollback must not need: git, the build, benchmark and report of the tree."""
+    promised = "a rollback needs none of them"
+    injected = "the registry paused; adapters, Dockerfiles, experiments and .git of the project moved away"
+    with matrix.row("registry down", injected, ROLLBACK, promised) as row:
+        aside = ready.root / ".trispark" / "lab" / "aside"
+        aside.mkdir(exist_ok=True)
+        parts = [ready.root / name for name in ("adapters", "Dockerfiles", "experiments", "native", "molecule", ".git")]
+        docker("pause", "trispark-lab-registry")
+        try:
+            for part in parts:
+                part.rename(aside / part.name)
+            ran = front(ready, "rollback")
+        finally:
+            for part in parts:
+                if (aside / part.name).exists():
+                    (aside / part.name).rename(part)
+            docker("unpause", "trispark-lab-registry")
+        assert Path(aside).rmdir() is None
+        assert ran.rc == 0, ran.output[-3000:]
+        require_serving(ready)
+        row.seconds = ran.rollback["seconds"]
+        row.observed = f"serves again after {row.seconds:.1f} s without any of them"
+        assert all(running(ready.inspect(name)) for name in ready.nodes)
