@@ -214,6 +214,7 @@ def _mounts(node: Node, spec: Spec) -> tuple[MountPoint, ...]:
 
 
 def _apply_start(node: Node, spec: Spec, who: Identity, stale: list[Container]) -> dict[str, Any]:
+    room.keep(node)  # the way back may need it
     for container in stale:
         if container.status != "created":  # one that never ran has no log, and its boot is not used up
             logs.save(node, container)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from trispark_node.errors import AgentError
 from trispark_node.node import Node
 
 RESERVE_BYTES = 512 * 2**10
@@ -28,8 +29,14 @@ def with_room(node: Node, effect: Callable[[], T]) -> T:
     """`effect()`; when the disk is full, once more without the reserve. `effect` can be repeated."""
     try:
         return effect()
-    except OSError as error:
-        if error.errno not in _FULL or not node.layout.reserve.exists():
+    except (OSError, AgentError) as error:
+        if not _for_want_of_room(error) or not node.layout.reserve.exists():
             raise
     node.layout.reserve.unlink()
     return effect()
+
+
+def _for_want_of_room(error: OSError | AgentError) -> bool:
+    """Also where a verb has put its own words around it."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    return isinstance(cause, OSError) and cause.errno in _FULL
