@@ -7,7 +7,7 @@ from typing import Final
 
 from trispark_node.errors import error_line
 
-ID_PATTERN: Final = re.compile(r"TS-[A-Z0-9]+-[A-Z0-9]+")
+ID_PATTERN: Final = re.compile(r"TS-[A-Z0-9]+(?:-[A-Z0-9]+)+")
 
 
 class TrisparkError(Exception):

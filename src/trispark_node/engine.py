@@ -45,10 +45,12 @@ class StartRequest:
 
 @dataclass(frozen=True)
 class StopRequest:
-    """`cut_log`: where a full disk does not take the whole log its beginning and end are enough; a rollback asks so."""
+    """`cut_log`: where a full disk does not take the whole log its beginning and end are enough; a rollback asks so.
+    `proof_s`: how long what is left may take to go."""
 
     deadline_s: float
     cut_log: bool = False
+    proof_s: float = stopped.STOP_WAIT_S
 
     @classmethod
     def parse(cls, fields: Fields) -> StopRequest:
@@ -245,7 +247,7 @@ def plan_stop(node: Node, request: StopRequest) -> Plan:
     refuse_foreign(node.docker, ENGINE_NAME, ROLE_ENGINE)
     if not containers:
         nothing: dict[str, Any] = {"seconds": 0.0, "killed": False, "log": None, "exit_code": None}
-        return Plan(None, {**nothing, "proof": _prove_stopped(node, nothing)})
+        return Plan(None, {**nothing, "proof": _prove_stopped(node, nothing, request.proof_s)})
     names = [container.name for container in containers]
     return Plan(
         lambda: _apply_stop(node, request, containers),
@@ -263,7 +265,7 @@ def plan_stop(node: Node, request: StopRequest) -> Plan:
 
 def _apply_stop(node: Node, request: StopRequest, containers: list[Container]) -> dict[str, Any]:
     done = stop_containers(node, request.deadline_s, containers, cut_log=request.cut_log)
-    return {**done, "proof": _prove_stopped(node, done)}
+    return {**done, "proof": _prove_stopped(node, done, request.proof_s)}
 
 
 def stop_containers(
@@ -289,9 +291,9 @@ def stop_containers(
     }
 
 
-def _prove_stopped(node: Node, done: Mapping[str, Any]) -> dict[str, Any]:
+def _prove_stopped(node: Node, done: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
     """Raises what is left, with what was done nevertheless: the container is gone and its log is kept."""
-    proof = stopped.prove(node, stopped.STOP_WAIT_S)
+    proof = stopped.prove(node, wait_s)
     proof.require({"stopped": dict(done)})
     return proof.answer()
 

@@ -258,12 +258,18 @@ def _stop(node: Node, deadline_s: float) -> tuple[dict[str, Any], AgentError | N
     """What the stop did; and what it found left beside the engine that is gone (a port, memory), which hinders the next
     boot, but not that the target becomes current. Raises what keeps the engine from being stopped."""
     try:
-        plan = engine.plan_stop(node, engine.StopRequest(deadline_s, cut_log=True))
+        plan = engine.plan_stop(node, engine.StopRequest(deadline_s, cut_log=True, proof_s=proof_s(deadline_s)))
         return {**plan.result, **(plan.apply() if plan.apply is not None else {})}, None
     except AgentError as error:
         if "stopped" not in error.extra:
             raise
         return dict(error.extra["stopped"]), error
+
+
+def proof_s(deadline_s: float) -> float:
+    """How long ports and memory may take to come back: in an incident no longer than the caller waits (rollback.yml
+    gives the call its deadline and 15 s)."""
+    return min(10.0, max(6.0, deadline_s / 2))
 
 
 def _point(node: Node, generation: str) -> None:

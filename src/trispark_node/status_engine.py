@@ -34,7 +34,7 @@ def engine_part(node: Node) -> dict[str, Any]:
     spec, drift = _spec(node, container)
     answer["engine"] = _facts(node, container, spec)
     answer["others"] = [_short(other) for other in found[1:]]
-    if spec is not None and container.alive:
+    if spec is not None:
         image = node.docker.image(container.image_id)
         drift += engine_drift.differences(node, container, spec, image)
     answer["drift"] = drift

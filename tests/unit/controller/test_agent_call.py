@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -278,3 +279,15 @@ def test_a_command_that_may_live_is_not_pushed_aside(token: str) -> None:
     node = Held(token)
     assert call_agent(node, "stop", {})["check_id"] == "TS-LOCK-HELD"
     assert node.asked == ["stop"]
+
+
+def test_every_id_of_the_agent_reaches_the_caller() -> None:
+    """One that the controller did not take for an id came out as TS-AGENT-FAILED."""
+    text = "".join(path.read_text(encoding="utf-8") for path in Path("src/trispark_node").glob("*.py"))
+    ids = set(re.findall(r'"(TS-[A-Z0-9-]+)"', text)) - {"TS-LOCK-"}
+    assert len(ids) > 60
+    for error_id in ids:
+        error = dict.fromkeys(("what", "where", "expected", "observed", "remedy"), "x") | {"id": error_id}
+        result = result_of("stop", "agent", 1, json.dumps({"ok": False, "error": error}), "")
+        assert result["check_id"] == error_id
+        assert result["msg"].startswith(f"{error_id}: ")
