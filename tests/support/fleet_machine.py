@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import fleet_checks
-from fleet_node import GENERATIONS, NAMES, TAGS, Fleet
+from fleet_node import GENERATIONS, NAMES, TAGS, Fleet, FleetNode, token_of_host
 from fleet_plays import FAILURES, Cache, Call, Controller, Result, Run, Steps, taken
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -107,7 +107,7 @@ class FleetMachine(RuleBasedStateMachine):
         self.ended: set[str] = set()
         self.acting = HOSTS[0]
         self.epochs = dict.fromkeys(NAMES, 0)
-        self.holders: dict[str, str | None] = dict.fromkeys(NAMES)
+        self.broken: set[tuple[str, str]] = set()
         self.replaced = (share_bounded.call, fleet_lock.has_ended, journal._parse)
         share_bounded.call = lambda work, _deadline_s: work()  # no process for each look that could hang
         fleet_lock.has_ended = self.has_ended
@@ -116,7 +116,8 @@ class FleetMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         share_bounded.call, fleet_lock.has_ended, journal._parse = self.replaced
-        self.figures["calls of agents"] += self.fleet.calls
+        if hasattr(self, "fleet"):
+            self.figures["calls of agents"] += self.fleet.calls
         shutil.rmtree(self.base, ignore_errors=True)
 
     def has_ended(self, token: str) -> bool:
@@ -199,24 +200,28 @@ class FleetMachine(RuleBasedStateMachine):
         run = under.run
         if call.verb in (*OF_LOCK, *READING):
             return taken(self.fleet, run, call)
-        before = node.answer("lock-show", {})[0]
+        holder = holder_of(node)
+        if holder is not None and holder["token"] != run.token:
+            holder = node.answer("lock-show", {})[0]["holder"]
         result = taken(self.fleet, run, call)
-        self.check_admission(run, call, before, result)
+        self.check_admission(run, call, holder, result)
         return result
 
-    def check_admission(self, run: Run, call: Call, before: dict[str, Any], result: Result) -> None:
+    def check_admission(self, run: Run, call: Call, holder: dict[str, Any] | None, result: Result) -> None:
         """A changing call is done while its command holds the lock, and under nobody else's living one."""
         if result.get("failed"):
             return
-        holder = before["holder"]
         breaks = run.breaks and call.verb in INCIDENT
         if holder is not None and holder["token"] != run.token and not breaks:
-            assert not holder["alive"], f"{call.verb} of {run.reason} beside {holder['reason']}, which holds the lock"
-        lost = [each for each in before["losses"] if each["token"] == run.token]
-        assert not lost, f"{call.verb} of {run.reason}, which has lost the lock"
-        after = json.loads((self.fleet.nodes[call.node].root / "fleet-lock.json").read_text())["holder"]
-        assert after is not None
-        assert after["owner"]["token"] == run.token, "who changes a node holds its lock"
+            assert holder["lease_left_s"] == 0, (
+                f"{call.verb} of {run.reason} beside {holder['reason']}, which holds the lock"
+            )
+        assert (call.node, run.token) not in self.broken, f"{call.verb} of {run.reason}, which has lost the lock"
+        if (broke := result["answer"].get("broke")) is not None:
+            self.broken.add((call.node, broke["token"]))
+        after = holder_of(self.fleet.nodes[call.node])
+        assert after is not None, f"{call.verb} without the lock"
+        assert after["token"] == run.token, "who changes a node holds its lock"
 
     def end(self, under: Under, outcome: str) -> None:
         """The playbook's process has ended, in whatever way."""
@@ -272,6 +277,9 @@ class FleetMachine(RuleBasedStateMachine):
         for node in self.fleet.nodes.values():
             if node.up:
                 assert not node.node().journal.read().pending(), f"{node.name}: something is pending"
+        if all(node.up for node in self.fleet.nodes.values()):
+            left = {fleet_checks.files(node)["rollback"] for node in self.fleet.nodes.values()} - {None}
+            assert not left, f"a rollback to {left} is not complete, though all nodes are there"
 
     # --- rules: few, so that each sequence has boots and rollbacks among what happens to them ---
 
@@ -322,6 +330,39 @@ class FleetMachine(RuleBasedStateMachine):
             "prune": lambda run: run.prune(),
         }
         self.begins(name, host, whats[name], interruption)
+
+    @rule(
+        name=st.sampled_from(("boot", "rollback")),
+        host=st.sampled_from(HOSTS),
+        other=st.sampled_from(HOSTS),
+        tag=st.sampled_from(TAGS),
+        at=st.one_of(st.integers(12, 40), st.integers(25, 30)),
+        step=st.integers(0, 20),
+        kind=st.sampled_from(KINDS),
+    )
+    def is_cut_off_and_recovered(
+        self, name: str, host: str, other: str, tag: str, at: int, step: int, kind: str
+    ) -> None:
+        """The whole story of an incident: a boot or a rollback in whose middle something befalls it; then `recover`."""
+        self.reach(True)
+        whats: dict[str, Callable[[Run], Steps]] = {
+            "boot": lambda run: run.boot(tag, "serve", True),
+            "rollback": lambda run: run.rollback(""),
+        }
+        self.begins(name, host, whats[name], Interruption(kind, at, step))
+        self.fleet.time += 90.0
+        self.reach(True)
+        self.begins("recover", other, lambda run: run.recover(), None)
+
+    @rule(tag=st.sampled_from(TAGS), at=st.integers(3, 40), waits_s=st.sampled_from((0.0, 90.0)))
+    def is_overtaken(self, tag: str, at: int, waits_s: float) -> None:
+        """Two operators: a rollback from another host while a boot is under way, which then goes on."""
+        self.reach(True)
+        self.begins("boot", HOSTS[0], lambda run: run.boot(tag, "serve", True), Interruption("held", at, 0))
+        self.begins("rollback", HOSTS[1], lambda run: run.rollback("good"), None)
+        self.fleet.time += waits_s
+        if self.held:
+            self.goes_on(self.held.pop(), None)
 
     @precondition(lambda self: self.held)
     @rule(interruption=INTERRUPTIONS)
@@ -379,7 +420,15 @@ class FleetMachine(RuleBasedStateMachine):
             self.epochs[name] = epoch
 
 
-def fleet_host(host: str) -> str:
-    from fleet_node import token_of_host
+def holder_of(node: FleetNode) -> dict[str, Any] | None:
+    """`owner` of whoever holds the node's lock, as its file says."""
+    try:
+        holder = json.loads((node.root / "fleet-lock.json").read_text())["holder"]
+    except FileNotFoundError:
+        return None
+    return None if holder is None else dict(holder["owner"])
 
+
+def fleet_host(host: str) -> str:
+    """The part of a command's token that names its host."""
     return token_of_host(host, 0).partition("-")[0]

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 SEQUENCES = 1000
-STEPS = 12
+STEPS = 9
 MODEL = settings(
     max_examples=SEQUENCES,
     stateful_step_count=STEPS,
