@@ -5,22 +5,28 @@ An action plugin because it asks the node's agent once for each record and keeps
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 from trispark.agent_call import call_agent
 from trispark.errors import TrisparkError
-from trispark.record_chain import missing
+from trispark.record_chain import heads_of, missing, needed, refuse_forked_copy, set_aside_forked_copy
 from trispark.records import RecordCache
 
 
 class ActionModule(ActionBase):
-    """`trispark_catch_up`: returns `added`, how many records are new on the controller."""
+    """`trispark_catch_up`: returns `added`, how many records are new on the controller.
+
+    With `statuses`, of all nodes, only those that the record of the next boot needs, and a copy that is not the nodes'
+    chain is refused; with `set_aside` it is put out of the way instead. Else all that this node has.
+    """
 
     TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset({"root", "site", "status"})
+    _VALID_ARGS = frozenset({"root", "set_aside", "site", "status", "statuses"})
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
@@ -28,11 +34,11 @@ class ActionModule(ActionBase):
         cache = RecordCache(Path(str(given["root"])).resolve() / ".trispark" / str(given["site"]) / "records")
         added = 0
         try:
-            after = missing(given["status"].get("record_head"), cache)
-            if after is not None:
+            lacked = self._lacked(cache)
+            if lacked:
                 listed = self._ask("record-list", {"limit": 100_000})
                 for head in listed["records"]:
-                    if int(head["seq"]) > after:
+                    if int(head["seq"]) in lacked:
                         added += cache.add(self._ask("record-show", {"id": head["id"]})["record"])
         except _Failed as failed:
             return {**failed.answer, "failed": True}
@@ -41,6 +47,20 @@ class ActionModule(ActionBase):
             return result
         result.update(changed=added > 0, added=added)
         return result
+
+    def _lacked(self, cache: RecordCache) -> Collection[int]:
+        """Numbers of the records to copy from this node."""
+        given = self._task.args
+        head = given["status"].get("record_head")
+        if "statuses" not in given:
+            after = missing(head, cache)
+            return () if after is None else range(after + 1, int(head["seq"]) + 1)
+        heads = heads_of(given["statuses"])
+        if boolean(given.get("set_aside", False)):
+            set_aside_forked_copy(heads, cache)
+        else:
+            refuse_forked_copy(heads, cache)
+        return needed(head, heads, cache)
 
     def _ask(self, verb: str, request: dict[str, Any]) -> dict[str, Any]:
         answer = call_agent(self, verb, request)

@@ -131,6 +131,39 @@ def missing(head: Head | None, cache: RecordCache) -> int | None:
     return whole if whole < int(head["seq"]) else None
 
 
+def needed(head: Head | None, heads: Heads, cache: RecordCache) -> list[int]:
+    """Numbers of the records that a node with this `head` has, the controller lacks, and the next record needs here: to
+    see that all chains are one, and to give a node that is behind what it missed. None where all nodes are level."""
+    numbers = [_seq(each) for each in heads.values()]
+    if head is None or len(set(numbers)) == 1:
+        return []
+    held = {int(record["seq"]) for record in cache.list()}
+    return [seq for seq in range(max(min(numbers), 1), int(head["seq"]) + 1) if seq not in held]
+
+
+def refuse_forked_copy(heads: Heads, cache: RecordCache) -> None:
+    """Raises TS-RECORD-FORK where the controller's copy is not the nodes' chain: a boot could not be recorded."""
+    for node, seq, held, hash_ in _conflicts(heads, cache):
+        raise _fork(node, f"record {seq} {held[:12]}, as this controller's copy has it", f"record {seq} {hash_[:12]}")
+
+
+def set_aside_forked_copy(heads: Heads, cache: RecordCache) -> Path | None:
+    """Rename a copy that is not the nodes' chain: they hold the truth, and a rollback must not wait for a person. It is
+    kept under `records-forked-<number>-<id>`."""
+    if not _conflicts(heads, cache):
+        return None
+    last = cache.list(limit=1)[0]
+    target = cache.directory.with_name(f"records-forked-{last['seq']}-{last['id']}")
+    cache.directory.rename(target)
+    return target
+
+
+def _conflicts(heads: Heads, cache: RecordCache) -> list[tuple[str, int, str, str]]:
+    copies = {int(record["seq"]): record_hash(record) for record in cache.list()}
+    known = [(node, int(head["seq"]), str(head["hash"])) for node, head in sorted(heads.items()) if head]
+    return [(node, seq, copies[seq], hash_) for node, seq, hash_ in known if copies.get(seq, hash_) != hash_]
+
+
 def _require_all(node: str, seq: int, last: int, missed: Sequence[Mapping[str, Any]], cache: RecordCache) -> None:
     if len(missed) != last - seq:
         raise TrisparkError(

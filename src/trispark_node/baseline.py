@@ -102,7 +102,8 @@ def read(node: Node) -> Baseline | None:
         ) from error
 
 
-def _name(baseline: Baseline | None) -> str:
+def name_of(baseline: Baseline | None) -> str:
+    """The record that decided so, or `shipped`."""
     return SHIPPED if baseline is None else baseline.record
 
 
@@ -125,18 +126,18 @@ def plan_set(node: Node, request: SetRequest) -> Plan:
     result = {"baseline": None if wanted is None else wanted.json()}
     if present == wanted and not damaged:
         return Plan(None, result)
-    if request.replaces is not None and request.replaces != _name(present):
+    if request.replaces is not None and request.replaces != name_of(present):
         raise AgentError(
             "TS-AGENT-BASELINE",
             "the promoted baseline is another one by now",
             where=str(node.layout.baseline),
             expected=request.replaces,
-            observed=_name(present),
+            observed=name_of(present),
             remedy="read the status of all nodes, then decide again",
         )
     if wanted is not None:
         _require_record(node, wanted)
-    detail = {"from": "damaged" if damaged else _name(present), "to": _name(wanted)}
+    detail = {"from": "damaged" if damaged else name_of(present), "to": name_of(wanted)}
 
     def apply() -> dict[str, Any]:
         if wanted is None:

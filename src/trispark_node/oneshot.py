@@ -79,7 +79,7 @@ def oneshot(node: Node, request: OneshotRequest, mode: Mode) -> dict[str, Any]:
         note()
         note_disk()
         with node.journal.step("oneshot", {"image": request.image, "name": request.name}):
-            _remove_leftovers(node, request.name)
+            remove_leftovers(node, request.name)
             return {"changed": False, **_run(node, request)}
 
 
@@ -118,8 +118,8 @@ def _refuse(node: Node, request: OneshotRequest) -> None:
         )
 
 
-def _remove_leftovers(node: Node, name: str) -> None:
-    """The lock of this name is ours: what is here belongs to a one-shot whose agent was killed."""
+def remove_leftovers(node: Node, name: str) -> None:
+    """Nobody holds the lock of this name but us: what is here belongs to a one-shot whose agent was killed."""
     for container in own(node.docker, ROLE_BENCH):
         if container.name == name:
             _take_away(node, container.id)

@@ -1,12 +1,13 @@
 """Verb `prune`: removes old generations, logs of old boots and, when asked, images that nothing needs any more.
 
 What is removed is renamed to `.pruned-<name>` first, so that a half-removed generation is never taken for one. What an
-interrupted prune left goes with the next.
+interrupted prune left is removed by `recover`, or by the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,26 @@ def _plan(node: Node, request: PruneRequest) -> Plan:
     return Plan(
         lambda: _apply(node, choice),
         answer,
-        {"removed": list(choice.removed), "boots": len(choice.boots), "images": list(choice.images)},
+        {
+            "removed": list(choice.removed),
+            "boots": len(choice.boots),
+            "images": list(choice.images),
+            "keep": request.keep,
+        },
         ("".join(f"{name}\n" for name in _names(choice)), ""),
     )
+
+
+def carry_on(node: Node, detail: Mapping[str, Any]) -> None:
+    """What an interrupted prune had left to do, chosen anew: what is protected now stays. The caller holds the node's
+    lock. Raises TS-AGENT-LOCKED while an image is pulled."""
+    request = PruneRequest(detail["keep"], bool(detail["images"]))
+    with ExitStack() as stack:
+        if request.images:
+            stack.enter_context(held(node.layout.lock("image"), node.clock, 0, "prune"))
+        plan = _plan(node, request)
+        if plan.apply is not None:
+            plan.apply()
 
 
 def _names(choice: Choice) -> list[str]:

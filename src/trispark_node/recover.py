@@ -1,20 +1,33 @@
 """Verb `recover`: ends what an agent that died had begun, so that the journal and the node say the same.
 
 Each interrupted verb ends in one of two states, the one before it or the one after it:
-    stop, rollback    are carried out to their end: going on is the safe way
+    stop, rollback, prune, at-boot    are carried out to their end: going on is the safe way
     start             a container that never ran is removed; one that runs is left, `status` names its boot
-    stage, prune      what lies half made or half removed under a temporary name is removed
-    activate, fence, record-append, good-mark and the rest that change one file in one step: as they are
-What is long and has a way of its own to go on (packing, pulling, mounting, taking over) is left to that verb and named.
+    stage, oneshot    what lies half made is removed
+    activate, fence, record-append, good-mark and the rest that change one file in one step: as they are, and the
+                      journal then says which of the two it is
+What is long and has a way of its own to go on (packing, mounting, taking over, restoring) is left to that verb and
+named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trispark_node import engine, generations, rollback
+from trispark_node import (
+    baseline,
+    engine,
+    epoch,
+    generations,
+    good,
+    left_engines,
+    oneshot,
+    prune,
+    records,
+    rollback,
+)
 from trispark_node.containers import ROLE_ENGINE, identity, own
 from trispark_node.errors import AgentError
 from trispark_node.journal import DONE, FAILED, Entry
@@ -25,7 +38,7 @@ from trispark_node.node import Node
 FINISHED, UNDONE, LEFT = "finished", "undone", "left"
 OWN_WAY = {"image-ensure": "image", "engram": "engram", "share": "share", "oneshot": "disk"}
 """Verbs that take up themselves what they left, and the lock that they hold while they work."""
-BY_ITSELF = ("adopt", "adopt-back")
+BY_ITSELF = ("adopt", "adopt-back", "restore")
 """The same verb, repeated, goes on: it needs what the person asked for."""
 
 
@@ -102,13 +115,49 @@ def _end(node: Node, entry: Entry, last_start: int) -> Ended:
 
 
 def _one_step(node: Node, entry: Entry) -> str:
-    """A change that is one rename or one line: it is there or not, and a repeated verb sees which. What its temporary
-    name holds is written over by the next one."""
+    """A change that is one rename: it is there or not, and a repeated verb sees which. What its temporary name holds is
+    written over by the next one."""
     return UNDONE
 
 
-def _activate(node: Node, entry: Entry) -> str:
-    return FINISHED if generations.current(node) == entry.detail.get("to") else UNDONE
+def _as_it_is(reached: Callable[[Node, Mapping[str, Any]], bool]) -> Callable[[Node, Entry], str]:
+    """A change of one step, of which its intent says what it was to reach."""
+    return lambda node, entry: FINISHED if reached(node, entry.detail) else UNDONE
+
+
+def _fenced(node: Node, detail: Mapping[str, Any]) -> bool:
+    stored = epoch.read(node)
+    return (stored.number, stored.boot_id) == (detail["to"], detail["boot_id"])
+
+
+def _marked(node: Node, detail: Mapping[str, Any]) -> bool:
+    return any(
+        (mark.generation, mark.boot_id) == (detail["generation"], detail["boot_id"]) for mark in good.read(node).marks
+    )
+
+
+def _appended(node: Node, detail: Mapping[str, Any]) -> bool:
+    return any(stored.head() == dict(detail) for stored in records.chain(node))
+
+
+def _promoted(node: Node, detail: Mapping[str, Any]) -> bool:
+    found: str = baseline.name_of(baseline.read(node))
+    return found == str(detail["to"])
+
+
+def _prune(node: Node, entry: Entry) -> str:
+    prune.carry_on(node, entry.detail)
+    return FINISHED
+
+
+def _at_boot(node: Node, entry: Entry) -> str:
+    _carry_out(left_engines.plan_clear_away(node))
+    return FINISHED
+
+
+def _oneshot(node: Node, entry: Entry) -> str:
+    oneshot.remove_leftovers(node, str(entry.detail["name"]))
+    return UNDONE
 
 
 def _stage(node: Node, entry: Entry) -> str:
@@ -148,9 +197,17 @@ def _carry_out(plan: Plan) -> None:
 
 
 _ENDS: dict[str, Callable[[Node, Entry], str]] = {
-    "activate": _activate,
+    "activate": _as_it_is(lambda node, detail: generations.current(node) == detail["to"]),
+    "at-boot": _at_boot,
+    "baseline-set": _as_it_is(_promoted),
+    "fence": _as_it_is(_fenced),
+    "good-mark": _as_it_is(_marked),
+    "oneshot": _oneshot,
+    "prune": _prune,
+    "record-append": _as_it_is(_appended),
+    "rollback": _rollback,
+    "rollback-clear": _as_it_is(lambda node, _detail: not rollback.is_there(node)),
     "stage": _stage,
     "start": _start,
     "stop": _stop,
-    "rollback": _rollback,
 }

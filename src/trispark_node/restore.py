@@ -163,8 +163,7 @@ def _plan(node: Node, backup: Backup, request: RestoreRequest) -> dict[str, Any]
             observed="one that runs",
             remedy="./trispark play stop first",
         )
-    if not goes_on:
-        _refuse_newer_records(node, backup)
+    _refuse_newer_records(node, backup)
     return {"changed": True, "parts": parts, "replaced": [] if goes_on else there}
 
 

@@ -115,6 +115,11 @@ def read(node: Node) -> Pending | None:
         ) from error
 
 
+def is_there(node: Node) -> bool:
+    """Whether something lies in the place of rollback.json, readable or not."""
+    return node.layout.rollback.is_symlink() or node.layout.rollback.exists()
+
+
 def _pending_or_none(node: Node) -> Pending | None:
     """A damaged file is written anew by the rollback that is asked for."""
     try:
@@ -306,7 +311,7 @@ class ClearRequest:
 
 def plan_clear(node: Node, request: ClearRequest) -> Plan:
     path = node.layout.rollback
-    if not path.is_symlink() and not path.exists():
+    if not is_there(node):
         return Plan(None, {"cleared": None})
     found = _pending_or_none(node)
 

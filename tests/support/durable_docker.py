@@ -48,4 +48,7 @@ def durable(base: type, path: Path, effect: Callable[[], None]) -> Any:
         def pull(self, repository: str, digest: str) -> None:
             self._do("pull", repository, digest)
 
+        def remove_image(self, reference: str) -> None:
+            self._do("remove_image", reference)
+
     return Durable()

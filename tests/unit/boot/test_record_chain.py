@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from trispark.errors import TrisparkError
-from trispark.record_chain import appends, behind, heads_of, leading_head, set_aside_older_chain
+from trispark.record_chain import (
+    appends,
+    behind,
+    heads_of,
+    leading_head,
+    needed,
+    refuse_forked_copy,
+    set_aside_forked_copy,
+    set_aside_older_chain,
+)
 from trispark.records import RecordCache, head_of
 
 
@@ -128,3 +137,53 @@ def test_where_no_node_answers_the_record_follows_the_controllers_copy() -> None
     }
     plan = appends(["spark0", "spark1"], {"spark0": chain.head(5)}, chain, new(chain))
     assert [entry["record"]["id"] for entry in plan["spark1"]] == ["new"], "its agent says what is wrong with its chain"
+
+
+@pytest.mark.parametrize("numbers", [(5, 5, 5), (0, 0, 0)])
+def test_nodes_that_are_level_need_no_copies(numbers: tuple[int, ...]) -> None:
+    chain = Chain(5)
+    heads = {f"spark{rank}": chain.head(number) for rank, number in enumerate(numbers)}
+    assert all(needed(head, heads, Chain(0)) == [] for head in heads.values())
+
+
+@pytest.mark.parametrize("held", [0, 2, 5])
+def test_another_hosts_controller_gets_what_a_node_that_is_behind_has_missed(held: int) -> None:
+    """Without these its boot would be refused as a fork, or for lost records, with the engine already started."""
+    chain, copy = Chain(5), Chain(held)
+    heads = {"spark0": chain.head(5), "spark1": chain.head(3), "spark2": chain.head(5)}
+    for head in heads.values():
+        numbers = needed(head, heads, copy)
+        assert not set(numbers) & {record["seq"] for record in copy.records}
+        copy.records += [record for record in chain.records if record["seq"] in numbers]
+    assert leading_head(heads, copy) == chain.head(5)
+    assert [entry["record"]["seq"] for entry in appends(heads, heads, copy, new(chain))["spark1"]] == [4, 5, 6]
+    assert needed(heads["spark0"], heads, copy) == []
+
+
+def test_a_node_without_any_record_gets_all_of_them() -> None:
+    chain = Chain(3)
+    heads = {"spark0": chain.head(3), "spark1": None}
+    assert needed(None, heads, Chain(0)) == []
+    assert needed(heads["spark0"], heads, Chain(0)) == [1, 2, 3]
+
+
+def test_a_copy_that_is_not_the_nodes_chain_is_refused_or_put_aside(tmp_path) -> None:
+    """As a controller has it that was killed after it kept a record, where one of another host went on."""
+    chain = Chain(4)
+    heads = {"spark0": chain.head(4), "spark1": None}
+    refuse_forked_copy(heads, Chain(3))
+    forked = Chain(4)
+    forked.records[3] = {**forked.records[3], "id": "own"}
+    with pytest.raises(
+        TrisparkError, match=r"TS-RECORD-FORK: .*record 4 .*, as this controller's copy has it"
+    ) as caught:
+        refuse_forked_copy(heads, forked)
+    assert caught.value.where == "spark0"
+    place = tmp_path / "records"
+    place.mkdir()
+    (place / "000004-own.json").write_text("{}")
+    forked.directory = place
+    forked.list = lambda limit=None: forked.records[-(limit or 9) :]
+    assert set_aside_forked_copy(heads, forked) == tmp_path / "records-forked-4-own"
+    assert (tmp_path / "records-forked-4-own/000004-own.json").exists()
+    assert set_aside_forked_copy(heads, Chain(4)) is None

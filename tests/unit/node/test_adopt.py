@@ -367,6 +367,29 @@ def test_a_take_over_killed_at_any_step_is_finished_by_the_next(hand, crashes):
         assert hand.ask("adopt-back", id=ID)["how"] == "kept", where
 
 
+def test_a_way_back_killed_at_any_step_is_finished_by_the_next(hand, crashes):
+    docker = hand.docker
+    original = copy.deepcopy(docker.raws)
+
+    def reset():
+        docker.raws = copy.deepcopy(original)
+        hand.node.disk.remove_tree(hand.node.layout.root)
+        take(hand)
+
+    def operation(disk: Disk):
+        from trispark_node import cli
+
+        answer, code = cli.answer(hand.with_disk(disk), "adopt-back", json.dumps({"id": ID}))
+        assert code == 0, answer
+
+    for where in crashes(operation, reset):
+        answer = hand.ask("recover")
+        assert {each["outcome"] for each in answer["recovered"]} <= {"left"}, where
+        assert hand.ask("adopt-back", id=ID)["how"] == "kept", where
+        assert hand.docker.inspect("dsv41-worker")["State"]["Status"] == "running", where
+        assert hand.ask("adopt-back", id=ID)["changed"] is False, where
+
+
 # --- the way back ---------------------------------------------------------------------------------------------------
 
 

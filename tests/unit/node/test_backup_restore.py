@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import tarfile
+from hashlib import sha256
 
 import pytest
 
@@ -24,8 +25,8 @@ def append(bench, record_id: str) -> None:
 
 
 def state(bench) -> dict[str, str]:
-    """What a restore promises: all of the state but journal and epoch, which go on."""
-    volatile = ("lock", "journal.jsonl", "epoch", "run/", "boots/", "reserve")
+    """What a restore promises: all of the state but journal and epoch, which go on; the next stage makes room anew."""
+    volatile = ("lock", "journal.jsonl", "epoch", "reserve", "run/", "boots/")
     return {name: text for name, text in bench.tree().items() if not name.startswith(volatile)}
 
 
@@ -221,7 +222,9 @@ def test_a_backup_has_a_bound(used, monkeypatch):
     assert used.refused("backup", **ME)["id"] == "TS-BACKUP-SIZE"
 
 
-def test_after_a_crash_at_every_step_the_same_again_completes_it(used, make_bench, crashes, quick_path):
+@pytest.mark.parametrize("recovers", [False, True])
+def test_after_a_crash_at_every_step_the_same_again_completes_it(used, make_bench, crashes, quick_path, recovers):
+    """Also when a controller ends what was left in between: a restore that it cannot end stays known as begun."""
     content = used.ask("backup", **ME)["content"]
     request = restore.RestoreRequest("lab", "spark1", base64.b64decode(content), replace=False)
     wanted = state(used)
@@ -238,6 +241,22 @@ def test_after_a_crash_at_every_step_the_same_again_completes_it(used, make_benc
         restore.restore(bench.with_disk(disk), request, Mode(check=False, lock_wait_s=1))
 
     for where in crashes(operation, reset):
+        begun = "restore" in [each["verb"] for each in bench.ask("status")["pending"]]
+        if recovers:
+            ended = bench.ask("recover")["recovered"]
+            assert [each["verb"] for each in ended if each["outcome"] == "left"] == ["restore"] * begun, where
         bench.ask("restore", **ME, content=content)
         assert state(bench) == wanted, where
-        assert [each["verb"] for each in bench.ask("status")["pending"]] == ["activate"], where
+        left = [each["verb"] for each in bench.ask("status")["pending"]]
+        assert left == ["activate"] or (recovers and left == []), where
+
+
+def test_a_restore_that_goes_on_takes_no_record_away_that_came_in_between(used, fresh):
+    content = used.ask("backup", **ME)["content"]
+    fresh.ask("restore", **ME, content=content)
+    begun = {"sha256": sha256(base64.b64decode(content)).hexdigest()}
+    fresh.node.journal.append("restore", "intent", begun)
+    append(fresh, "r3")
+    before = fresh.tree()
+    assert fresh.refused("restore", **ME, content=content)["id"] == "TS-RESTORE-RECORDS"
+    assert fresh.tree() == before

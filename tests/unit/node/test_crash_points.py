@@ -1,118 +1,29 @@
 """Crash points: the agent dies at every single step of every changing verb, and `recover` ends it.
 
-A step is one operation of the operating system on the disk (trispark_node.disk names them; a write also torn in its
-middle), or one effect in Docker: before it, and after it but before its acknowledgement. After each death the node must
-come, by `recover` alone, into one of the two states that the verb has: that before it, or that after it. Verbs that
-stop an engine may not leave it half stopped.
+After each death (tests/support/crash_points.py says what a step is) the node must come, by `recover` alone, into one of
+the two states that the verb has: that before it, or that after it. Verbs that stop an engine may not leave it half
+stopped, and no other one touches an engine that serves. ELSEWHERE names the verbs whose steps another test enumerates.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from durable_docker import durable
+from crash_points import Steps, World, template
 
-from trispark_node import baseline, cli, generations, good, records, rollback
-from trispark_node.disk import Disk
-from trispark_node.layout import Layout
-from trispark_node.node import Node
+from trispark_node import cli, good
+from trispark_node.docker_client import Image
+from trispark_node.plain_json import parse_json
 
-DIED = 99
+TESTS = Path(__file__).resolve().parents[2]
 TIME = "2026-01-02T03:04:05Z"
-
-
-class Steps:
-    """Counts steps and ends the process, without any clean-up, before number `last`."""
-
-    def __init__(self, last: int | None) -> None:
-        self.done = 0
-        self.last = last
-
-    def __call__(self, *_what: object) -> None:
-        if self.done == self.last:
-            os._exit(DIED)
-        self.done += 1
-
-
-class TornDisk(Disk):
-    """Each write is two steps: a process may die when half of it is on the disk."""
-
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
-        super().__init__(steps)
-
-    def write_all(self, descriptor: int, path: Path, data: Any) -> None:
-        view = memoryview(data)
-        half = len(view) // 2
-        super().write_all(descriptor, path, view[:half])
-        super().write_all(descriptor, path, view[half:])
-
-
-@dataclass
-class World:
-    """A node whose whole state is in files, so that it can be copied and outlives its agent."""
-
-    bench: Any
-    base: Path
-
-    @property
-    def docker_file(self) -> Path:
-        return self.base / "docker.pickle"
-
-    def node(self, steps: Steps) -> Node:
-        docker = durable(type(self.bench.docker), self.docker_file, steps)
-        docker.registry = self.bench.docker.registry
-        docker.load()
-        return replace(
-            self.bench.node, layout=Layout(self.base / "state"), disk=TornDisk(steps), connect=lambda: docker
-        )
-
-    def ask(self, verb: str, request: dict[str, Any], steps: Steps | None = None) -> dict[str, Any]:
-        answer, _code = cli.answer(self.node(steps or Steps(None)), verb, json.dumps(request))
-        return answer
-
-    def dies(self, verb: str, request: dict[str, Any], step: int) -> bool:
-        """Whether the agent died there; False when it came to its end before."""
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                code = 0 if self.ask(verb, request, Steps(step))["ok"] else 2
-            finally:
-                os._exit(code)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        assert status in (0, DIED), f"{verb} failed in the child: {status}"
-        return status == DIED
-
-    def pending(self) -> list[str]:
-        """Verbs that were begun and not ended."""
-        return [entry.verb for entry in self.node(Steps(None)).journal.read().pending()]
-
-    def snapshot(self) -> dict[str, Any]:
-        """What an operator and the next verb can tell of this node; no times, no journal."""
-        node, root = self.node(Steps(None)), self.base / "state"
-        names = sorted(path.name for path in (root / "generations").iterdir())
-        damaged = generations.damaged(node)
-        docker = node.docker
-        return {
-            "current": generations.current(node),
-            "generations": {name: damaged.get(name, "whole") for name in generations.staged(node)},
-            "temporary": [name for name in names if name.startswith(".")],
-            "epoch": (root / "epoch").read_text(),
-            "good": [mark.generation for mark in good.read(node).marks],
-            "rollback": getattr(rollback.read(node), "target", None),
-            "engines": sorted((each.labels["trispark.boot"], each.status) for each in docker.containers.values()),
-            "logs": sorted(path.parent.name for path in root.glob("boots/*/engine.log")),
-            "records": [each.id for each in records.chain(node)],
-            "baseline": baseline.show(node),
-        }
+LOAD_IMAGE = "registry:5000/trispark/bench@sha256:" + "c" * 64
+OTHER_IMAGE = "registry:5000/trispark/other@sha256:" + "d" * 64
 
 
 @pytest.fixture
@@ -123,38 +34,66 @@ def world(bench, active, stage_request, quick_path) -> World:
     bench.ask("good-mark", generation=active["generation"], boot_id="b0", time=TIME)
     bench.ask("activate", generation=other["generation"])
     bench.ask("start", boot_id="b1", epoch=5)
-    base = quick_path / "template"
-    base.mkdir()
-    found = World(bench, base)
-    engine = durable(type(bench.docker), found.docker_file, lambda: None)
-    for name in ("images", "containers", "logs", "configs", "events"):
-        setattr(engine, name, getattr(bench.docker, name))
-    engine.store()
-    shutil.copytree(bench.root, base / "state", symlinks=True)
-    return found
+    for reference, number in ((LOAD_IMAGE, "c"), (OTHER_IMAGE, "d")):
+        bench.docker.registry[reference] = Image("sha256:" + number * 63 + "0", (reference,), {})
+    return template(bench, quick_path / "template")
 
 
-def record(seq: int = 1) -> dict[str, Any]:
-    content = {"id": "b0", "seq": seq, "previous": None, "kind": "boot"}
+def record() -> dict[str, Any]:
+    content = {"id": "b0", "seq": 1, "previous": None, "kind": "boot"}
     return {"record": content, "previous": None}
+
+
+def owner(number: int) -> dict[str, Any]:
+    return {"token": f"{number:016x}-1-1", "host": "desk", "pid": 1, "user": "ops", "reason": "boot"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A verb and what is done before it; `request` gets the good generation and the stage request of a new one."""
+    """A verb and what is done before it; `request` gets the good generation and the stage request of a new one.
+
+    `only_after_intent`: what was begun is carried out. `same_after`: nothing of the verb is to stay. `third`: parts of
+    the snapshot in which a death may leave what neither state has, with no harm that `request` repeated would not end.
+    """
 
     verb: str
     request: Callable[[str, dict[str, Any]], dict[str, Any]]
     before: tuple[tuple[str, dict[str, Any]], ...] = ()
+    prepare: Callable[[World], None] = lambda _world: None
     damage: str = ""
     only_after_intent: bool = False
+    same_after: bool = False
+    third: tuple[str, ...] = ()
+
+
+def engine_has_ended(world: World) -> None:
+    world.docker(lambda engine: engine.change(next(iter(engine.containers)), status="exited", exit_code=1))
+
+
+def old_things(world: World) -> None:
+    """Four more generations, with state of an engine, and the logs of four old boots."""
+    for number in range(4):
+        request = world.bench.make_request(f"old{number}")
+        assert world.ask("stage", request)["ok"]
+        (world.root / "engine-state" / request["generation"]).mkdir(parents=True)
+        kept = world.root / "boots" / f"old{number}"
+        kept.mkdir(parents=True)
+        (kept / "engine.log").write_text("log\n")
+
+
+def a_site(**values: Any) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
+    return lambda _good, new: {**new["site"], **values}
 
 
 NEXT = {"epoch": 6, "boot_id": "b2"}
 STOPS = {"only_after_intent": True}
+HASH = "HASH"
+PROMOTED = {"schema_version": 1, "settings": {"MAX_X": 2}, "record": "b0", "record_hash": HASH, "time": TIME}
+TAKEN = (("lock-take", {"owner": owner(1)}),)
+BREAKS = {"owner": owner(2), "break": True, "why": "its desk is empty"}
 CASES = {
-    "stage": Case("stage", lambda _good, new: new),
-    "stage over a damaged one": Case("stage", lambda _good, new: new, damage="launch.args"),
+    "stage": Case("stage", lambda _good, new: new["stage"]),
+    "stage over a damaged one": Case("stage", lambda _good, new: new["stage"], damage="launch.args"),
     "activate": Case("activate", lambda good, _new: {"generation": good}),
     "fence": Case("fence", lambda _good, _new: NEXT),
     "start": Case("start", lambda _good, _new: NEXT, (("stop", {}), ("fence", NEXT))),
@@ -163,47 +102,138 @@ CASES = {
     "rollback by hand": Case("rollback", lambda _good, _new: {}, **STOPS),
     "rollback of a stopped node": Case("rollback", lambda _good, _new: {"epoch": 6}, (("stop", {}),), **STOPS),
     "rollback-clear": Case("rollback-clear", lambda _good, _new: {"why": "serves"}, (("rollback", {}),)),
-    "good-mark": Case("good-mark", lambda _good, new: {"generation": new["generation"], "boot_id": "b1", "time": TIME}),
+    "good-mark": Case(
+        "good-mark", lambda _good, new: {"generation": new["two"]["generation"], "boot_id": "b1", "time": TIME}
+    ),
     "record-append": Case("record-append", lambda _good, _new: record()),
+    "site-set": Case("site-set", a_site()),
+    "site-set again": Case("site-set", a_site(keep_boots=3), (("site-set", {"keep_boots": 7}),)),
+    "baseline-set": Case("baseline-set", lambda _good, _new: {"baseline": PROMOTED}, (("record-append", record()),)),
+    "baseline-set back": Case(
+        "baseline-set",
+        lambda _good, _new: {"baseline": None},
+        (("record-append", record()), ("baseline-set", {"baseline": PROMOTED})),
+    ),
+    "prune": Case("prune", lambda _good, _new: {"keep": 1}, (("site-set", {"keep_boots": 1}),), old_things, **STOPS),
+    "prune of images": Case(
+        "prune",
+        lambda _good, _new: {"images": True},
+        (("image-ensure", {"image": LOAD_IMAGE}), ("image-ensure", {"image": OTHER_IMAGE})),
+        **STOPS,
+    ),
+    # Whoever is killed between the pull and the list of pulled images leaves one that no prune removes.
+    "image-ensure": Case("image-ensure", lambda _good, _new: {"image": LOAD_IMAGE}, third=("pulled",)),
+    "oneshot": Case(
+        "oneshot",
+        lambda _good, _new: {"image": LOAD_IMAGE, "command": ["bench"], "input": {"n": 1}, "deadline_s": 5},
+        (("image-ensure", {"image": LOAD_IMAGE}),),
+        same_after=True,
+    ),
+    "save-log": Case("save-log", lambda _good, _new: {}),
+    "at-boot of an ended engine": Case("at-boot", lambda _good, _new: {}, prepare=engine_has_ended, **STOPS),
+    "at-boot of a stale engine": Case("at-boot", lambda _good, _new: {}, (("fence", NEXT),), **STOPS),
+    "lock-take": Case("lock-take", lambda _good, _new: {"owner": owner(1)}),
+    "lock-take by breaking": Case("lock-take", lambda _good, _new: BREAKS, TAKEN),
+    "lock-release": Case("lock-release", lambda _good, _new: {"owner": owner(1)}, TAKEN),
+    "lock-release of another's": Case("lock-release", lambda _good, _new: {"why": "its desk is empty"}, TAKEN),
 }
+NODE = "unit/node/"
+ELSEWHERE = {
+    "recover": NODE + "test_crash_points.py::test_recover_itself_may_die_at_every_step",
+    "engram": NODE + "test_engram.py::test_packing_killed_at_every_step",
+    "engram-job": NODE
+    + "test_engram_job.py::test_killed_at_random_moments_a_job_leaves_the_old_state_or_a_complete_file",
+    "share": NODE + "test_share.py::test_killed_at_any_step_the_same_again_mounts_it_or_takes_it_away",
+    "adopt": NODE + "test_adopt.py::test_a_take_over_killed_at_any_step_is_finished_by_the_next",
+    "adopt-back": NODE + "test_adopt.py::test_a_way_back_killed_at_any_step_is_finished_by_the_next",
+    "restore": NODE + "test_backup_restore.py::test_after_a_crash_at_every_step_the_same_again_completes_it",
+    "uninstall": NODE + "test_uninstall.py::test_after_a_crash_at_every_step_the_same_again_ends_it",
+}
+"""Verbs that `recover` leaves to themselves, repeated; or whose state lies outside the node's root."""
+
+
+def test_every_changing_verb_has_its_crash_points_enumerated():
+    changing = {name for name, verb in cli.VERBS.items() if verb.changes}
+    here = {case.verb for case in CASES.values()}
+    assert here | set(ELSEWHERE) == changing
+    assert not here & set(ELSEWHERE)
+    for verb, place in ELSEWHERE.items():
+        file, _, name = place.partition("::")
+        text = (TESTS / file).read_text(encoding="utf-8")
+        assert f"def {name}(" in text, verb
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_recover_ends_in_one_of_the_two_states_wherever_the_agent_dies(world, stage_request, tmp_path, name):
+def test_recover_ends_in_one_of_the_two_states_wherever_the_agent_dies(world, stage_request, name):
     case = CASES[name]
+    world.bench.make_request = stage_request
+    world.bench.ask("site-set", **(site := _site(world)))
     target = good.read(world.bench.node).marks[-1].generation
-    new = stage_request("two" if case.verb == "good-mark" else "three")
+    new = {"stage": stage_request("three"), "two": stage_request("two"), "site": site}
     if case.damage:
-        world.ask("stage", new)
-        (world.base / "state/generations" / new["generation"] / case.damage).write_text("damaged\n")
+        world.ask("stage", new["stage"])
+        (world.root / "generations" / new["stage"]["generation"] / case.damage).write_text("damaged\n")
     for verb, request in case.before:
-        assert world.ask(verb, request)["ok"], verb
-    request = case.request(target, new)
+        filled = {**site, **request} if verb == "site-set" else _filled(world, request)
+        assert (answer := world.ask(verb, filled))["ok"], answer
+    case.prepare(world)
+    request = _filled(world, case.request(target, new))
     before = world.snapshot()
-    after = _after(world, case, request)
-    assert before != after, "the verb does something"
+    after, steps = _after(world, case, request)
+    assert (before == after) is case.same_after, "whether the verb leaves something"
     deaths, seen = 0, []
-    for here in _deaths(world, case.verb, request):
+    for here in world.deaths(case.verb, request):
         deaths += 1
         begun = here.pending() != []
+        effects = here.effects()
         answer = here.ask("recover", {})
         assert answer["ok"], (deaths, answer)
         assert all(each["outcome"] in ("finished", "undone") for each in answer["recovered"]), (deaths, answer)
         state = here.snapshot()
         if case.damage:  # the damaged one may be gone already, or there still
-            state = _same_damage(state, new["generation"], before)
+            state = _same_damage(state, new["stage"]["generation"], before)
+        state |= {part: after[part] for part in case.third if state not in (before, after)}
         assert state in (before, after), (deaths, state)
         if begun and case.only_after_intent:
             assert state == after, f"step {deaths}: half done is carried out"
+        if before["engines"] == after["engines"] and not case.same_after:
+            assert not _on_engines(here.effects()[len(effects) :]), f"step {deaths}: what serves rightly is left alone"
         seen.append(state == after)
         assert here.pending() == []
         assert not here.ask("recover", {})["changed"], "a second one finds nothing to do"
         repeated = here.ask(case.verb, request)
         assert repeated["ok"], (deaths, repeated)
-        assert here.snapshot() == after, f"step {deaths}: repeated, it ends as it should"
-    assert deaths > 8, "too few steps"
-    assert seen[0] is False
+        ended = here.snapshot()
+        ended |= {part: after[part] for part in case.third}
+        assert ended == after, f"step {deaths}: repeated, it ends as it should"
+    print(f"{name}: {deaths} crash points")
+    assert deaths == steps, "each step that the whole verb counts was a death"
+    assert deaths > 4, "too few steps"
+    assert seen[0] is case.same_after
     assert seen[-1] is True
+
+
+def _site(world: World) -> dict[str, Any]:
+    return {**SITE, "nodes": ["spark0", "spark1", "spark2"]}
+
+
+SITE = {
+    "schema_version": 1, "site": "lab", "node": "spark1", "rank": 1, "world_size": 3, "ports": [8888],
+    "memory": {"source": "meminfo", "available_bytes": None}, "stop_deadline_s": 15.0, "lock_lease_s": 60.0,
+    "keep_generations": 10, "keep_boots": 50,
+}  # fmt: skip
+
+
+def _filled(world: World, request: dict[str, Any]) -> dict[str, Any]:
+    """With the hash of the record that is there."""
+    if HASH not in json.dumps(request):
+        return request
+    found = world.ask("record-head", {})["head"]["hash"]
+    return dict(parse_json(json.dumps(request).replace(HASH, found)))
+
+
+def _on_engines(effects: list[str]) -> list[str]:
+    return [effect for effect in effects if "trispark-engine" in effect]
 
 
 def _same_damage(state: dict[str, Any], generation: str, before: dict[str, Any]) -> dict[str, Any]:
@@ -214,45 +244,23 @@ def _same_damage(state: dict[str, Any], generation: str, before: dict[str, Any])
     return {**state, "generations": dict(sorted(kept.items()))}
 
 
-def _copies(world: World) -> Iterator[World]:
-    """The same world anew for each death."""
-    number = 0
-    while True:
-        base = world.base.with_name(f"world{number}")
-        shutil.copytree(world.base, base, symlinks=True)
-        yield World(world.bench, base)
-        shutil.rmtree(base)
-        number += 1
-
-
-def _after(world: World, case: Case, request: dict[str, Any]) -> dict[str, Any]:
-    base = world.base.with_name("after")
-    shutil.copytree(world.base, base, symlinks=True)
-    done = World(world.bench, base)
-    answer = done.ask(case.verb, request)
+def _after(world: World, case: Case, request: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """The state when nothing dies, and how many steps that takes."""
+    done, steps = world.copy("after"), Steps()
+    answer = done.ask(case.verb, request, steps)
     assert answer["ok"], answer
-    return done.snapshot()
-
-
-def _deaths(world: World, verb: str, request: dict[str, Any]) -> Iterator[World]:
-    for step, here in enumerate(_copies(world)):
-        if not here.dies(verb, request, step):
-            return
-        yield here
+    return done.snapshot(), steps.done
 
 
 @pytest.mark.parametrize("interrupted_at", [12, 20])
 def test_recover_itself_may_die_at_every_step(world, interrupted_at):
-    request = {"epoch": 6, "boot_id": "b2"}
-    assert world.dies("rollback", request, interrupted_at)
+    assert world.dies("rollback", NEXT, interrupted_at)
     assert world.pending(), "the rollback was begun"
-    reference = world.base.with_name("reference")
-    shutil.copytree(world.base, reference, symlinks=True)
-    whole = World(world.bench, reference)
+    whole = world.copy("reference")
     assert whole.ask("recover", {})["ok"]
     after = whole.snapshot()
     deaths = 0
-    for here in _deaths(world, "recover", {}):
+    for here in world.deaths("recover", {}):
         deaths += 1
         assert here.ask("recover", {})["ok"]
         assert here.snapshot() == after
@@ -265,7 +273,7 @@ def outcomes(answer: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def test_an_interrupted_stop_does_not_end_an_engine_that_was_started_after_it(world):
-    journal = world.node(Steps(None)).journal
+    journal = world.node().journal
     journal.append("stop", "intent", {"containers": ["trispark-engine"], "boots": ["b0"], "deadline_s": 5})
     journal.append("start", "intent", {"generation": "x", "boot_id": "b1", "epoch": 5})
     answer = world.ask("recover", {})
@@ -279,7 +287,7 @@ def test_an_interrupted_stop_does_not_end_an_engine_that_was_started_after_it(wo
 def test_what_cannot_be_ended_stays_pending_and_is_named(world):
     """A foreign container took our name: the interrupted stop cannot prove that nothing of ours serves there."""
     assert world.dies("stop", {"deadline_s": 5}, 8)
-    node = world.node(Steps(None))
+    node = world.node()
     node.docker.containers.clear()
     node.docker.add("trispark-engine")
     node.docker.store()
@@ -293,14 +301,14 @@ def test_what_cannot_be_ended_stays_pending_and_is_named(world):
 
 @pytest.mark.parametrize("detail", [{}, {"epoch": "x"}, {"to": 7, "epoch": 6}])
 def test_an_intent_that_cannot_be_read_is_closed_and_named(world, detail):
-    world.node(Steps(None)).journal.append("rollback", "intent", detail)
+    world.node().journal.append("rollback", "intent", detail)
     (ended,) = world.ask("recover", {})["recovered"]
     assert ended["outcome"] in ("undone", "left")
     assert ended["why"]
 
 
 def test_long_work_is_left_to_its_own_verb(world):
-    journal = world.node(Steps(None)).journal
+    journal = world.node().journal
     journal.append("adopt", "intent", {})
     journal.append("engram", "intent", {})
     answer = world.ask("recover", {})

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trispark_node import share, share_bounded, share_mounts, share_read
+from trispark_node import cli, share, share_bounded, share_mounts, share_read
 from trispark_node.share_mounts import Share, parse_mounts
 
 HEAD = "10.77.1.10"
@@ -251,6 +251,29 @@ def test_removing_takes_the_mount_and_leaves_the_directory(mounted):
     assert not mounted.bench.node.layout.share.exists()
     assert mounted.ask("remove")["changed"] is False
     assert mounted.not_verified()["id"] == "TS-SHARE-MISSING"
+
+
+@pytest.mark.parametrize("action", ["mount", "remove"])
+def test_killed_at_any_step_the_same_again_mounts_it_or_takes_it_away(fleet, crashes, action):
+    """The mount table outlives the agent; a mount that it did not come to note is not known as ours, but serves."""
+    request = fleet.request(action)
+
+    def reset():
+        if fleet.directory.exists():
+            fleet.table.write_text("20 1 254:0 / / rw,relatime - ext4 /dev/root rw\n")
+            shutil.rmtree(fleet.directory)
+        fleet.bench.node.layout.share.unlink(missing_ok=True)
+        if action == "remove":
+            fleet.ask("mount")
+
+    for where in crashes(lambda disk: cli.answer(fleet.bench.with_disk(disk), "share", json.dumps(request)), reset):
+        answer = fleet.bench.ask("recover")
+        assert {each["outcome"] for each in answer["recovered"]} <= {"undone"}, where
+        assert fleet.ask(action)["mounted"] is (action == "mount"), where
+        assert fleet.ask(action)["changed"] is False, where
+        assert bool(share_mounts.mounted_at(fleet.bench.procfs, str(fleet.directory))) is (action == "mount"), where
+        if action == "mount":
+            fleet.verify()
 
 
 def test_a_share_left_by_an_earlier_declaration_is_no_copy(mounted):
