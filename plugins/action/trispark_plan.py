@@ -35,6 +35,7 @@ class ActionModule(ControllerAction):
         "started": {"type": "float", "default": 0},
         "boot_id": {"type": "str", "default": ""},
         "broke_lock": {"type": "str", "default": ""},
+        "epoch": {"type": "int", "default": 0},
     }
 
     def work(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -79,6 +80,8 @@ class ActionModule(ControllerAction):
             leading_head(heads_of(given["statuses"]), RecordCache(root / ".trispark" / given["site"] / "records"))
         if given["boot_id"]:
             plan["boot_id"] = given["boot_id"]
+        if given["epoch"]:
+            plan["epoch"] = given["epoch"]
         if given["broke_lock"]:
             plan["requested"]["broke_lock"] = given["broke_lock"]
         if given["started"]:

@@ -21,11 +21,11 @@ class ActionModule(ControllerAction):
 
     def work(self, given: dict[str, Any]) -> dict[str, Any]:
         seconds = time.time() - given["started"]
-        found = judge(given["target"], given["results"], given["missing"], seconds)
+        found = judge(given["target"], given["results"], given["missing"], seconds, planned=self.check_mode)
         return {
             "changed": False,
             "state": found.state,
-            "lines": [each.line() for each in found.nodes] if self.check_mode else found.lines(),
+            "lines": found.lines(),
             "failure_line": found.failure_line(),
             "broke_lock": found.broke,
             "published": {"rollback": found.published()},

@@ -11,9 +11,11 @@ from trispark.errors import TrisparkError
 from trispark.promoted import on_nodes, settings_of
 from trispark.records import RecordCache
 from trispark.resolve import resolve
-from trispark.rollback import choose, plan_lines
+from trispark.rollback import call_s, choose, plan_lines
 
 NEWEST = 5
+LATE_S = 4.0
+"""For a node that did not say its state in time, beside the time of its engine."""
 
 
 class ActionModule(ControllerAction):
@@ -25,6 +27,7 @@ class ActionModule(ControllerAction):
         "to": {"type": "str", "default": ""},
         "stop_s": {"type": "float", "required": True},
         "results": {"type": "dict", "required": True},
+        "started": {"type": "float", "default": 0},
     }
 
     def work(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -33,15 +36,23 @@ class ActionModule(ControllerAction):
         silent = {node: _why(result) for node, result in given["results"].items() if statuses[node] is None}
         target = choose(statuses, given["to"], baseline_id(root, given["site"], statuses), silent)
         answers = {node: status for node, status in statuses.items() if status}
+        # A node that is late with its state may still be able to stop; one that cannot be reached is left out.
+        late = {node for node in target.missing if not given["results"][node].get("unreachable")}
+        missing = {node: why for node, why in target.missing.items() if node not in late}
         moment = Moment.current()
         return {
             "changed": False,
             "generation": target.generation,
             "lines": plan_lines(target, statuses, given["stop_s"], boot_seconds(root, given["site"])),
-            "missing": dict(target.missing),
-            "epoch": next_epoch(answers),
+            "missing": missing,
+            "silent": list(target.missing),
+            "call_s": {
+                node: LATE_S + given["stop_s"] if node in late else call_s(given["stop_s"]) for node in statuses
+            },
+            # One more than a boot that fences now would take.
+            "epoch": next_epoch(answers) + 1,
             "boot_id": moment.boot_id,
-            "statuses": answers,
+            "started": given["started"] or moment.now.timestamp(),
         }
 
 

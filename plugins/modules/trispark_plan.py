@@ -86,6 +86,10 @@ options:
     description: Name of the boot, where it was fenced for before; empty for a new one.
     type: str
     default: ""
+  epoch:
+    description: The epoch that the nodes were fenced with before; 0 for the next one.
+    type: int
+    default: 0
   broke_lock:
     description: Whose fleet lock was taken away for this boot; for its record.
     type: str

@@ -55,6 +55,24 @@ orphan_generation:
   description: Its generation.
   type: str
   returned: success
+answering:
+  description: Nodes that answered.
+  type: list
+  elements: str
+  returned: success
+clear:
+  description: Nodes whose rollback is moot.
+  type: list
+  elements: str
+  returned: success
+rolls_back:
+  description: Whether what answers is rolled back, because engines are to be stopped and nodes are missing.
+  type: bool
+  returned: success
+incomplete:
+  description: Target of a rollback that is not complete; empty when there is none.
+  type: str
+  returned: success
 completes:
   description: Target of the rollback that can be completed; empty when there is none.
   type: str

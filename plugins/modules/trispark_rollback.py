@@ -30,6 +30,10 @@ options:
     description: What the task with the agent's verb C(status) registered, by node.
     type: dict
     required: true
+  started:
+    description: Seconds since the epoch at which the rollback began; 0 for now.
+    type: float
+    default: 0
 attributes:
   check_mode:
     support: full
@@ -58,8 +62,21 @@ lines:
   elements: str
   returned: success
 missing:
-  description: Nodes that did not answer, each with why.
+  description: Nodes that cannot be reached, each with why.
   type: dict
+  returned: success
+silent:
+  description: Nodes that gave no state, unreachable or late.
+  type: list
+  elements: str
+  returned: success
+call_s:
+  description: How long the call that stops and repoints may take, by node.
+  type: dict
+  returned: success
+started:
+  description: Seconds since the epoch at which the rollback began.
+  type: float
   returned: success
 epoch:
   description: The epoch to fence with.
@@ -68,10 +85,6 @@ epoch:
 boot_id:
   description: Name of the boot that follows.
   type: str
-  returned: success
-statuses:
-  description: Answers of the nodes that answered.
-  type: dict
   returned: success
 """
 

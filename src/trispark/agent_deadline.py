@@ -19,6 +19,8 @@ CONTROLLER_S: Final = 30
 """How much longer than the node the controller waits: for KILL, and for making the connection."""
 LATE: Final = "TS-AGENT-LATE"
 """Id of the error of a call that took too long."""
+AGENT_SHARE: Final = 0.8
+"""Of a call with a bound of its own: what the agent gets, before it is told to end."""
 LATE_STATUS: Final = (124, 137)
 """Of `timeout`: after TERM, after KILL."""
 _OF_REQUEST: Final = ("deadline_s", "timeout_s", "lock_wait_s", "wait_s")
@@ -111,7 +113,7 @@ def of_call(verb: str, request: Mapping[str, Any], within_s: float | None = None
         return CallBound(own_s, KILL_AFTER_S, own_s + KILL_AFTER_S + CONTROLLER_S)
     if within_s <= 0:
         raise ValueError(f"a call cannot end within {within_s:g} s")
-    return CallBound(0.8 * within_s, 0.1 * within_s, within_s)
+    return CallBound(AGENT_SHARE * within_s, 0.1 * within_s, within_s)
 
 
 def _given(request: Mapping[str, Any]) -> float:

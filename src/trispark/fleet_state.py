@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from trispark.moot import moot_rollbacks
+
 States = Mapping[str, Mapping[str, Any]]
 
 SERVING: Final = "SERVING"
@@ -27,6 +29,7 @@ NAMES: Final[Mapping[str, str]] = {
 """Each state and what it means."""
 _CONSISTENT: Final = (SERVING, STOPPED)
 
+RECOVER: Final = "./trispark recover completes the rollback that waited for a node"
 ROLLBACK: Final = "./trispark rollback goes back to the last good generation and keeps the logs of what has ended"
 
 
@@ -93,16 +96,43 @@ def rollback_of(states: States) -> Mapping[str, Any] | None:
     return max(found, key=lambda each: int(each.get("epoch") or 0), default=None)
 
 
+def at_work(states: States) -> str:
+    """The command that holds the fleet lock and lives, in words; empty when there is none."""
+    for state in states.values():
+        holder = (state.get("lock") or {}).get("holder")
+        if isinstance(holder, Mapping) and holder.get("alive"):
+            return f"{holder.get('reason')} of {holder.get('user')} on {holder.get('host')}, pid {holder.get('pid')}"
+    return ""
+
+
+def _moot(states: States, silent: list[str]) -> bool:
+    """As trispark.recovery judges it: what is fenced anew, or serves, waits for nothing."""
+    if silent:
+        return False
+    known = {
+        str(engine["boot_id"]): str(engine["record"])
+        for state in states.values()
+        if (engine := state.get("engine")) and engine.get("record")
+    }
+    pending = {node for node, state in states.items() if state.get("rollback")}
+    return pending <= moot_rollbacks(states, len(states), known)
+
+
 def _waiting_rollback(answering: States, silent: list[str]) -> _Found | None:
     rollback = rollback_of(answering)
-    if rollback is None:
+    if rollback is None or _moot(answering, silent):
         return None
-    missing = ", ".join(map(str, rollback.get("missing") or silent)) or "nobody"
+    busy = at_work(answering)
+    if busy and not silent:
+        going = "./trispark status --watch says how it ends"
+        return STARTING, f"the rollback to {rollback.get('target')} goes on: {busy}", "", (going,)
+    waited = ", ".join(map(str, rollback.get("missing") or silent))
     since = f" since {rollback['since']}" if rollback.get("since") else ""
-    reason = f"the rollback to {rollback.get('target')} waits for {missing}{since}"
+    what = f"waits for {waited}" if waited else "did not end with a boot that serves"
+    reason = f"the rollback to {rollback.get('target')} {what}{since}"
     if silent:
         return DEGRADED, f"{reason}; no answer from {', '.join(silent)}", "", (_RETURN,)
-    return DEGRADED, f"{reason}; all nodes answer", "", (ROLLBACK,)
+    return DEGRADED, f"{reason}; all nodes answer", "", (RECOVER if waited else ROLLBACK,)
 
 
 _RETURN: Final = "./trispark status --watch says when it is back; on the node: sudo trispark-node status </dev/null"

@@ -7,18 +7,16 @@ node and recorded as failed. Read here, carried out by playbooks/recover_first.y
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 from trispark.boot_plan import Moment, plan_stored
 from trispark.errors import TrisparkError
+from trispark.moot import OUR_BOOT, moot_rollbacks
 
 Answers = Mapping[str, Mapping[str, Any]]
-_OUR_BOOT: Final = re.compile(r"b(\d{8}T\d{6}Z)-[0-9a-f]{4}")
-"""As boot_plan.Moment names them; another one was started by a person on the nodes."""
 
 
 @dataclass(frozen=True)
@@ -33,46 +31,63 @@ class Orphan:
 
 @dataclass(frozen=True)
 class Incomplete:
-    """A rollback that nodes remember: its target, those that were missing, and those of them that still are."""
+    """A rollback that nodes remember. `waited`: nodes that were missing then; `still_missing`: those without an answer
+    now."""
 
     target: str
+    epoch: int
     since: str
+    waited: tuple[str, ...]
     still_missing: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Recovery:
     """What is to be done. `agents`: nodes whose journal has an interrupted verb; `stop`: whether every rank's engine is
-    to be stopped; `by_hand`: boots of a person, which are left alone."""
+    to be stopped; `clear`: nodes whose rollback is moot; `by_hand`: boots of a person, `untold`: boots of which it is
+    not known whether they have a record; both are left alone. `answering`: nodes that can be told anything."""
 
     agents: tuple[str, ...] = ()
     orphans: tuple[Orphan, ...] = ()
     stop: bool = False
     incomplete: Incomplete | None = None
+    clear: tuple[str, ...] = ()
     by_hand: tuple[str, ...] = ()
+    untold: tuple[str, ...] = ()
+    answering: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def completes(self) -> str:
-        """Target of the rollback that can be completed now; empty when there is none."""
-        if self.incomplete is None or self.missing:
+        """Target of the rollback that waited for nodes which are back; empty when there is none. One whose boot failed
+        waited for nobody: what fails once is not started again by itself."""
+        if self.incomplete is None or self.missing or not self.incomplete.waited:
             return ""
         return self.incomplete.target
 
     def lines(self) -> list[str]:
         found = [f"{node}: an interrupted verb of the agent is ended" for node in self.agents]
+        newest = max((each.epoch for each in self.orphans), default=0)
         found += [
-            f"boot {each.boot_id} has no record, its controller ended: it is stopped and recorded as failed"
+            f"boot {each.boot_id} has no record, its controller ended: it is stopped"
+            f"{' and recorded as failed' if each.epoch == newest else ''}"
             for each in self.orphans
         ]
         if self.stop and not self.orphans:
             found.append("an engine of a boot that was judged and is not valid still runs: it is stopped")
+        if self.stop and self.missing:
+            found.append(f"{', '.join(self.missing)} cannot be told: rolling back what answers")
         if self.incomplete is not None:
-            still = self.incomplete.still_missing
-            state = f"still missing: {', '.join(still)}" if still else "all nodes are back, it is completed"
-            found.append(f"the rollback to {self.incomplete.target} since {self.incomplete.since}: {state}")
+            found.append(f"the rollback to {self.incomplete.target} since {self.incomplete.since}: {self._how_far()}")
+        found += [f"{node}: a rollback that is moot is forgotten" for node in self.clear]
         found += [f"boot {boot} was started by hand and has no record; it is left" for boot in self.by_hand]
+        found += [f"boot {boot}: whether it has a record cannot be told; it is left" for boot in self.untold]
         return found
+
+    def _how_far(self) -> str:
+        if self.incomplete is not None and self.incomplete.still_missing:
+            return f"still missing: {', '.join(self.incomplete.still_missing)}"
+        return "all nodes are back, it is completed" if self.completes else "its boot did not end well"
 
 
 def judge(results: Mapping[str, Mapping[str, Any]], outcomes: Mapping[str, str]) -> Recovery:
@@ -85,18 +100,22 @@ def judge(results: Mapping[str, Mapping[str, Any]], outcomes: Mapping[str, str])
         if node not in answers
     }
     known = {**outcomes, **_recorded(answers)}
-    orphans, by_hand = _unrecorded(answers, known)
+    orphans, by_hand, untold = _unrecorded(answers, known)
     not_valid = any(
         known.get(str(engine["boot_id"])) not in (None, "valid")
         for status in answers.values()
         if (engine := status.get("engine")) and engine["state"] in ("running", "paused", "restarting")
     )
+    moot = moot_rollbacks(answers, len(results), known)
     return Recovery(
         agents=tuple(node for node, status in sorted(answers.items()) if status.get("pending")),
         orphans=orphans,
         stop=bool(orphans) or not_valid,
-        incomplete=_incomplete(answers, missing),
+        incomplete=_incomplete({node: status for node, status in answers.items() if node not in moot}, missing),
+        clear=tuple(sorted(moot)),
         by_hand=by_hand,
+        untold=untold,
+        answering=tuple(sorted(answers)),
         missing=missing,
     )
 
@@ -107,21 +126,29 @@ def _recorded(answers: Answers) -> dict[str, str]:
     return {str(engine["boot_id"]): str(engine["record"]) for engine in engines if engine.get("record")}
 
 
-def _unrecorded(answers: Answers, known: Mapping[str, str]) -> tuple[tuple[Orphan, ...], tuple[str, ...]]:
+def _unrecorded(
+    answers: Answers, known: Mapping[str, str]
+) -> tuple[tuple[Orphan, ...], tuple[str, ...], tuple[str, ...]]:
+    """Boots without a record: of a controller, of a person, and those of which no node can tell."""
     seen: dict[str, list[str]] = {}
     engines: dict[str, Mapping[str, Any]] = {}
+    untold: set[str] = set()
     for node, status in sorted(answers.items()):
         engine = status.get("engine")
         if engine and engine.get("boot_id") and str(engine["boot_id"]) not in known:
             boot = str(engine["boot_id"])
             seen.setdefault(boot, []).append(node)
             engines[boot] = engine
+            if "record" not in engine or status.get("record_chain") not in ("ok", "empty"):
+                untold.add(boot)
+    ours = [boot for boot in sorted(seen) if OUR_BOOT.fullmatch(boot)]
     orphans = tuple(
-        Orphan(boot, str(engines[boot]["generation"]), int(engines[boot]["epoch"]), tuple(nodes))
-        for boot, nodes in sorted(seen.items())
-        if _OUR_BOOT.fullmatch(boot)
+        Orphan(boot, str(engines[boot]["generation"]), int(engines[boot]["epoch"]), tuple(seen[boot]))
+        for boot in ours
+        if boot not in untold
     )
-    return orphans, tuple(sorted(boot for boot in seen if not _OUR_BOOT.fullmatch(boot)))
+    by_hand = tuple(sorted(boot for boot in seen if not OUR_BOOT.fullmatch(boot)))
+    return orphans, by_hand, tuple(boot for boot in ours if boot in untold)
 
 
 def _incomplete(answers: Answers, missing: Collection[str]) -> Incomplete | None:
@@ -129,12 +156,18 @@ def _incomplete(answers: Answers, missing: Collection[str]) -> Incomplete | None
     if not found:
         return None
     newest = max(found, key=lambda rollback: int(rollback["epoch"]))
-    return Incomplete(str(newest["target"]), str(newest["since"]), tuple(sorted(missing)))
+    return Incomplete(
+        str(newest["target"]),
+        int(newest["epoch"]),
+        str(newest["since"]),
+        tuple(map(str, newest["missing"])),
+        tuple(sorted(missing)),
+    )
 
 
 def require_complete(recovery: Recovery) -> None:
     """Raises TS-RECOVER-NODE where a rollback cannot be completed: whoever boots anything needs all nodes."""
-    if recovery.incomplete is None or not recovery.missing:
+    if recovery.incomplete is None or not recovery.missing or recovery.stop:
         return
     raise TrisparkError(
         "TS-RECOVER-NODE",
@@ -149,7 +182,7 @@ def require_complete(recovery: Recovery) -> None:
 def orphan_plan(orphan: Orphan, stored: Answers, statuses: Answers) -> dict[str, Any]:
     """The plan by which a boot without a record is recorded; what it was to do is in the stored generation alone."""
     plan = plan_stored(purpose="interrupted", stored=stored, statuses=statuses, moment=Moment.current())
-    match = _OUR_BOOT.fullmatch(orphan.boot_id)
+    match = OUR_BOOT.fullmatch(orphan.boot_id)
     began = datetime.strptime(match[1], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC) if match else datetime.now(UTC)
     return {
         **plan,

@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from trispark.agent_deadline import AGENT_SHARE
 from trispark.errors import TrisparkError
+from trispark_node.rollback import proof_s
 
 GOOD: Final = "good"
 BASELINE: Final = "baseline"
 PREVIOUS: Final = "previous"
 WORDS: Final = (GOOD, BASELINE, PREVIOUS)
+BESIDE_S: Final = 10.0
+"""Of a node's call beside the engine's end and the proof: KILL, the kept log, files."""
 _SHORTEST_ID: Final = 5
 """Of the beginning of a generation's id that a person may type in its place."""
 
@@ -142,6 +146,12 @@ def _no_target(what: str, observed: str, good: Sequence[str]) -> TrisparkError:
         if good
         else "see ./trispark status for what the nodes hold; stage_a.yml makes a good generation, play stop only stops",
     )
+
+
+def call_s(stop_s: float) -> float:
+    """How long the call of a node may take that fences, stops, repoints and proves; the connection included, as
+    agent_deadline.of_call takes it."""
+    return (stop_s + proof_s(stop_s) + BESIDE_S) / AGENT_SHARE
 
 
 def plan_lines(

@@ -30,13 +30,15 @@ class NodeState:
 
 @dataclass(frozen=True)
 class Retreat:
-    """All nodes after the first half. `seconds`: since the rollback began; `broke`: whose fleet lock was taken away."""
+    """All nodes after the first half. `seconds`: since the rollback began; `broke`: whose fleet lock was taken away;
+    `planned`: nothing was done, it is what would be."""
 
     target: str
     state: State
     nodes: tuple[NodeState, ...]
     seconds: float
     broke: str = ""
+    planned: bool = False
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -44,23 +46,35 @@ class Retreat:
 
     def lines(self) -> list[str]:
         found = [each.line() for each in self.nodes]
+        if self.planned:
+            return found
         if self.broke:
             found.append(f"the fleet lock was taken from {self.broke}; that command ends at its next step")
         if self.state == READY:
             return [*found, f"stopped and repointed on all nodes after {self.seconds:.1f} s"]
-        return [*found, f"{self.state} after {self.seconds:.1f} s: nothing serves"]
+        return [*found, f"{self.state} after {self.seconds:.1f} s: {self.serves}"]
+
+    @property
+    def serves(self) -> str:
+        """A serving group needs each of its ranks; where none was stopped it may serve on."""
+        if any(each.reached for each in self.nodes):
+            return "nothing serves"
+        return "no node was changed, what ran before may still serve"
 
     def failure_line(self) -> str:
         """Empty when the boot can begin."""
         if self.state == READY:
             return ""
+        if self.planned:
+            return self._would_end()
         others = [each for each in self.nodes if not each.reached]
+        done = [each.node for each in self.nodes if each.reached]
         observed = "; ".join(f"{each.node}: {each.words}" for each in others)
         if self.state == DEGRADED:
             return str(
                 TrisparkError(
                     "TS-ROLLBACK-DEGRADED",
-                    f"DEGRADED: {self.target} is current and no engine runs where nodes answer, but not all do",
+                    f"DEGRADED: stopped and repointed to {self.target}: {', '.join(done) or 'no node'}; {self.serves}",
                     where=", ".join(self.missing),
                     expected="all ranks, they serve together or not at all",
                     observed=observed,
@@ -74,13 +88,26 @@ class Retreat:
                 where=", ".join(each.node for each in others),
                 expected=f"no engine, and {self.target} current",
                 observed=observed,
-                remedy="do what its line says, then roll back again; the other nodes are stopped and repointed",
+                remedy=f"do what its line says, then roll back again; done: {', '.join(done) or 'no node'}",
+            )
+        )
+
+    def _would_end(self) -> str:
+        return str(
+            TrisparkError(
+                "TS-ROLLBACK-PLAN",
+                f"the rollback would end {self.state}",
+                where=", ".join(each.node for each in self.nodes if not each.reached),
+                expected="all nodes, and that each can be stopped",
+                observed="; ".join(f"{each.node}: {each.words}" for each in self.nodes if not each.reached),
+                remedy="nothing was done; ./trispark rollback does it all the same on the nodes that answer",
             )
         )
 
     def published(self) -> dict[str, Any]:
         return {
             "state": self.state,
+            "planned": self.planned,
             "generation": self.target,
             "missing": list(self.missing),
             "stopped_and_repointed_s": self.seconds,
@@ -90,14 +117,22 @@ class Retreat:
         }
 
 
-def judge(target: str, results: Mapping[str, Mapping[str, Any]], missing: Mapping[str, str], seconds: float) -> Retreat:
+def judge(
+    target: str,
+    results: Mapping[str, Mapping[str, Any]],
+    missing: Mapping[str, str],
+    seconds: float,
+    *,
+    planned: bool = False,
+) -> Retreat:
     """`results`: what the task with the agent's verb `rollback` registered, by node; `missing`: {node: why} of those
-    that were not even asked."""
+    that were not even asked; `planned`: in check mode."""
     states = [_state(node, results.get(node) or {}, missing.get(node)) for node in sorted({*results, *missing})]
     failed = any(not each.reached and not each.missing for each in states)
     state: State = FAILED if failed else DEGRADED if any(each.missing for each in states) else READY
     broke = [found for result in results.values() if (found := (result.get("answer") or {}).get("broke"))]
-    return Retreat(target, state, tuple(states), round(seconds, 2), _holder(broke[0]) if broke else "")
+    holder = _holder(broke[0]) if broke else ""
+    return Retreat(target, state, tuple(states), round(seconds, 2), holder, planned)
 
 
 def _holder(lock: Mapping[str, Any]) -> str:
@@ -112,6 +147,8 @@ def _state(node: str, result: Mapping[str, Any], missing: str | None) -> NodeSta
     if answer.get("ok"):
         return NodeState(node, True, False, _did(answer))
     said = " ".join(str(result.get("msg") or "no answer").split())
+    if answer.get("repointed"):
+        said = f"stopped and repointed, but: {said}"
     if result.get("unreachable") or result.get("check_id") == "TS-AGENT-LATE":
         return NodeState(node, False, True, f"missing: lost while it was stopped: {said}")
     return NodeState(node, False, False, said)

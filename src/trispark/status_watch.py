@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from trispark.errors import TrisparkError
-from trispark.fleet_state import States, judge, rollback_of, without_answer
+from trispark.fleet_state import States, at_work, judge, rollback_of, without_answer
 from trispark.status_view import engine_words, node_notes, packed_words
 
 INTERVAL_S: Final = 2.0
@@ -114,20 +114,35 @@ def watch(
 
 
 class _Completion:
+    """Completes a rollback once when the nodes that it waited for are back. What fails then is left to a person: a boot
+    that takes a node down would be begun again and again."""
+
     def __init__(self, complete: Complete | None, timing: Timing) -> None:
         self._complete = complete
         self._timing = timing
         self._not_before = 0.0
+        self._silent = False
+        self._given_up: set[tuple[str, int]] = set()
 
     def tried(self, states: States) -> list[str]:
         rollback = rollback_of(states)
-        answers = not without_answer(states) and all("error" not in state for state in states.values())
-        if self._complete is None or rollback is None or not answers or self._timing.now() < self._not_before:
+        if without_answer(states) or any("error" in state for state in states.values()):
+            self._silent = True
+            return []
+        if self._complete is None or rollback is None or self._timing.now() < self._not_before or at_work(states):
+            return []
+        which = (str(rollback.get("target")), int(rollback.get("epoch") or 0))
+        if which in self._given_up or not (self._silent or rollback.get("missing")):
             return []
         try:
+            self._silent = False
             return self._complete(rollback)
         except TrisparkError as error:
-            self._not_before = self._timing.now() + AGAIN_S
+            if error.id == "TS-LOCK-HELD":
+                self._silent = True
+                self._not_before = self._timing.now() + AGAIN_S
+            else:
+                self._given_up.add(which)
             return [str(error)]
 
 

@@ -53,7 +53,7 @@ def lines(verb: str, answer: Mapping[str, Any]) -> Iterator[str]:
     if not answer.get("ok"):
         yield error_line(answer["error"])
         if answer.get("repointed"):
-            yield "the engine is stopped and the target is current; nothing else was written"
+            yield "nevertheless: the target is current and what could be stopped is stopped"
         return
     if verb == "rollback":
         yield from _rollback(answer)
@@ -73,9 +73,9 @@ def _rollback(answer: Mapping[str, Any]) -> Iterator[str]:
     did = f"stopped and repointed in {seconds} s" if answer["changed"] else "this node was there already"
     yield f"{did}: current is {answer['generation']} (before: {answer['previous'] or 'none'}), epoch {answer['epoch']}"
     yield "nothing was started: three ranks serve together or not at all"
-    epoch = answer["epoch"]
-    yield f"do: ./trispark rollback on the controller; without one: trispark-node rollback --epoch {epoch} on the other"
-    yield f"    nodes, then, on the workers and last on the head: trispark-node start --boot NAME --epoch {epoch}"
+    same = f"trispark-node rollback --to {answer['generation']} --epoch {answer['epoch']}"
+    yield f"do: ./trispark rollback on the controller; without one, on each other node: {same}"
+    yield f"    then, on the workers and last on the head: trispark-node start --boot NAME --epoch {answer['epoch']}"
 
 
 def _recover(answer: Mapping[str, Any]) -> Iterator[str]:

@@ -60,7 +60,7 @@ from trispark_node.layout import Layout
 from trispark_node.mutation import Mode, Plan, mutate
 from trispark_node.node import Node
 from trispark_node.plain_json import parse_json
-from trispark_node.status import status
+from trispark_node.status import StatusRequest, status
 from trispark_node.unexpected import internal_error, os_error
 
 Run = Callable[[Node, Fields], dict[str, Any]]
@@ -185,7 +185,7 @@ HELP = {
 VERBS: dict[str, Verb] = {
     "version": _reading(lambda _node: {"version": VERSION, "protocol": PROTOCOL}),
     "host": _asking(host.HostRequest.parse, host.host),
-    "status": _reading(status),
+    "status": _asking(StatusRequest.parse, status),
     "image-ensure": _changing("image-ensure", images.ImageRequest.parse, images.plan_image, "image"),
     "engram": _with_mode("engram", engram_request.EngramRequest.parse, engram.engram, engram.changes),
     "engram-job": _with_mode("engram-job", engram_job.JobRequest.parse, engram_job.engram_job, engram_job.changes),

@@ -1,19 +1,20 @@
 """Verbs `rollback` and `rollback-clear`: this node's part of the way back, in one call.
 
-Fence, stop our engine, prove it stopped, point `current` at the target. Nothing is started: three ranks serve together
-or not at all. `rollback.json` says from the first effect on what this node was brought to and which nodes were missing;
-it goes when the fleet serves again (or a person stopped it), so that a rollback which did not end is never forgotten.
+Fence, stop our engine, point `current` at the target, prove that nothing is left. Nothing is started: three ranks serve
+together or not at all. `rollback.json` says from the first effect on what this node was brought to and which nodes were
+missing; it goes when the fleet serves again or a person has stopped it, so that no incomplete rollback is forgotten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trispark_node import engine, epoch, generations, good, host, room
+from trispark_node import ENGINE_NAME, engine, epoch, generations, good, host, room, stopped
 from trispark_node.canonical import canonical_json
-from trispark_node.containers import ROLE_ENGINE, own
+from trispark_node.containers import ROLE_ENGINE, own, refuse_foreign
+from trispark_node.docker_client import Container
 from trispark_node.errors import AgentError
 from trispark_node.fields import GENERATION_ID, NAME, Fields
 from trispark_node.mutation import Plan
@@ -161,7 +162,7 @@ def target(node: Node, to: str) -> str:
 
 def plan_rollback(node: Node, request: RollbackRequest) -> Plan:
     generation = target(node, request.to)
-    stored = _stored_epoch(node)
+    stored = _stored_epoch(node, request)
     pending = _pending_or_none(node)
     before = _current_or_none(node)
     here = host.boot_identity(node)
@@ -182,8 +183,8 @@ def plan_rollback(node: Node, request: RollbackRequest) -> Plan:
         request.by,
     )
     result = {"generation": generation, "previous": before, "epoch": wanted}
-    there = own(node.docker, ROLE_ENGINE)
-    if before == generation and not there and fenced == stored and pending == file:
+    there = _containers(node)
+    if before == generation and there == [] and fenced == stored and pending == file:
         return Plan(None, {**result, "stop": None, "seconds": {}})
     return Plan(
         lambda: _apply(node, request, file, fenced if fenced != stored else None),
@@ -196,18 +197,32 @@ def plan_rollback(node: Node, request: RollbackRequest) -> Plan:
             "deadline_s": request.deadline_s,
             "missing": list(request.missing),
             "by": request.by,
-            "ids": [container.id for container in there],
+            "ids": [container.id for container in there or ()],
         },
         (
-            f"current {before or 'none'}\n" + "".join(f"engine {each.name} {each.status}\n" for each in there),
+            f"current {before or 'none'}\n" + "".join(f"engine {each.name} {each.status}\n" for each in there or ()),
             f"current {generation}\nengine absent\n",
         ),
         journal_required=False,
     )
 
 
-def _stored_epoch(node: Node) -> epoch.Epoch:
-    return epoch.read(node)
+def _containers(node: Node) -> list[Container] | None:
+    """None while the Docker Engine does not tell; that hinders the stop, not the fence."""
+    try:
+        return own(node.docker, ROLE_ENGINE)
+    except AgentError:
+        return None
+
+
+def _stored_epoch(node: Node, request: RollbackRequest) -> epoch.Epoch:
+    """A damaged file does not stand in the way of an epoch that a controller gives: it knows those of all nodes."""
+    try:
+        return epoch.read(node)
+    except AgentError:
+        if request.epoch is None:
+            raise
+        return epoch.Epoch(0, None)
 
 
 def _current_or_none(node: Node) -> str | None:
@@ -219,56 +234,70 @@ def _current_or_none(node: Node) -> str | None:
 
 
 def _apply(node: Node, request: RollbackRequest, file: Pending, fence: epoch.Epoch | None) -> dict[str, Any]:
+    """Fence and note first, then the engine, then the link, and the proof last: whoever is ended while it waits for
+    memory to come back leaves a node that is stopped and repointed. Neither a full nor a read-only disk, nor a Docker
+    Engine that does not answer, keeps the other steps from being done; what could not be done is raised at the end."""
     clock = node.clock
     began = clock.monotonic()
     unwritten: list[str] = []
 
-    def note(name: str, write: Any) -> None:
-        """Neither a full nor a read-only disk keeps an engine from being stopped; what it refused is named."""
+    def write(name: str, change: Callable[[], None]) -> None:
         try:
-            room.with_room(node, write)
+            room.with_room(node, change)
         except OSError as error:
             unwritten.append(f"{name}: {error.strerror or error}")
 
     if fence is not None:
-        note("epoch", lambda: epoch.write(node, fence))
-    note("rollback.json", lambda: node.disk.replace(node.layout.rollback, canonical_json(file.json()) + b"\n"))
+        write("epoch", lambda: epoch.write(node, fence))
+    write("rollback.json", lambda: node.disk.replace(node.layout.rollback, canonical_json(file.json()) + b"\n"))
     stop, left = _stop(node, request.deadline_s)
     seconds = {"stopped": round(clock.monotonic() - began, 3)}
     if _current_or_none(node) != file.target:
-        room.with_room(node, lambda: _point(node, file.target))
+        write("current", lambda: _point(node, file.target))
     seconds["repointed"] = round(clock.monotonic() - began, 3)
+    done = {"stop": stop, "seconds": seconds, "repointed": _current_or_none(node) == file.target}
+    if left is None:
+        left = _beside(node, request.deadline_s)
     if left is not None:
-        left.extra.update(seconds=seconds, repointed=True)
+        left.extra.update(done)
         raise left
     if unwritten:
         raise AgentError(
             "TS-AGENT-UNWRITTEN",
-            "the engine is stopped and the target current, but the disk did not take all of the rollback's state",
+            "the engine is stopped, but the disk did not take all of the rollback's state",
             where=str(node.layout.root),
-            expected="epoch and rollback.json on the disk",
+            expected="epoch, rollback.json and current on the disk",
             observed="; ".join(unwritten),
             remedy="make room or mend the file system, then roll back again",
-            extra={"stop": stop, "seconds": seconds, "repointed": True},
+            extra=done,
         )
     return {"stop": stop, "seconds": seconds}
 
 
 def _stop(node: Node, deadline_s: float) -> tuple[dict[str, Any], AgentError | None]:
-    """What the stop did; and what it found left beside the engine that is gone (a port, memory), which hinders the next
-    boot, but not that the target becomes current. Raises what keeps the engine from being stopped."""
+    """What was done to our engines, and what kept one from being stopped."""
+    nothing: dict[str, Any] = {"seconds": 0.0, "killed": False, "log": None, "exit_code": None}
     try:
-        plan = engine.plan_stop(node, engine.StopRequest(deadline_s, cut_log=True, proof_s=proof_s(deadline_s)))
-        return {**plan.result, **(plan.apply() if plan.apply is not None else {})}, None
+        containers = own(node.docker, ROLE_ENGINE)
+        if not containers:
+            return nothing, None
+        return engine.stop_containers(node, deadline_s, containers, cut_log=True), None
     except AgentError as error:
-        if "stopped" not in error.extra:
-            raise
-        return dict(error.extra["stopped"]), error
+        return nothing, error
+
+
+def _beside(node: Node, deadline_s: float) -> AgentError | None:
+    """What hinders the next boot although our engine is gone: a container in our place, a port, memory."""
+    try:
+        refuse_foreign(node.docker, ENGINE_NAME, ROLE_ENGINE)
+        stopped.prove(node, proof_s(deadline_s)).require()
+    except AgentError as error:
+        return error
+    return None
 
 
 def proof_s(deadline_s: float) -> float:
-    """How long ports and memory may take to come back: in an incident no longer than the caller waits (rollback.yml
-    gives the call its deadline and 15 s)."""
+    """How long ports and memory may take to come back; trispark.rollback.call_s gives the whole call time for it."""
     return min(10.0, max(6.0, deadline_s / 2))
 
 
@@ -300,31 +329,30 @@ def again(detail: Mapping[str, Any]) -> RollbackRequest:
 
 @dataclass(frozen=True)
 class ClearRequest:
-    """`why`: the fleet serves again, or what else made the rollback moot."""
+    """`why`: the fleet serves again, or what else made the rollback moot. `fence`: a person gave it up; this node's
+    epoch grows, so that a node which could not be told does not bring it back (trispark.recovery)."""
 
     why: str
+    fence: bool
 
     @classmethod
     def parse(cls, fields: Fields) -> ClearRequest:
-        return cls(fields.text("why"))
+        return cls(fields.text("why"), fields.boolean("fence", False))
 
 
 def plan_clear(node: Node, request: ClearRequest) -> Plan:
     path = node.layout.rollback
-    if not is_there(node):
+    if not path.is_symlink() and not path.exists():
         return Plan(None, {"cleared": None})
     found = _pending_or_none(node)
 
     def apply() -> dict[str, Any]:
+        if request.fence:
+            epoch.write(node, epoch.Epoch(epoch.read(node).number + 1, None, host.boot_identity(node)))
         node.disk.remove_file(path)
         node.disk.sync_directory(node.layout.root)
         return {}
 
     name = found.target if found is not None else "damaged"
-    return Plan(
-        apply,
-        {"cleared": name},
-        {"target": name, "why": request.why},
-        (f"rollback to {name}\n", ""),
-        journal_required=False,
-    )
+    detail = {"target": name, "why": request.why, "fence": request.fence}
+    return Plan(apply, {"cleared": name}, detail, (f"rollback to {name}\n", ""), journal_required=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from trispark_node import (
     status_engine,
 )
 from trispark_node.errors import AgentError
+from trispark_node.fields import Fields
 from trispark_node.node import Node
 from trispark_node.plain_json import parse_json
 from trispark_node.regular_file import read_regular
@@ -45,7 +46,18 @@ HANGS = {
 """What to look at when a part does not answer in time."""
 
 
-def status(node: Node) -> dict[str, Any]:
+@dataclass(frozen=True)
+class StatusRequest:
+    """`quick`: without records, memory, shards, log and canary, for who only has to choose what to go back to."""
+
+    quick: bool
+
+    @classmethod
+    def parse(cls, fields: Fields) -> StatusRequest:
+        return cls(fields.boolean("quick", False))
+
+
+def status(node: Node, request: StatusRequest = StatusRequest(quick=False)) -> dict[str, Any]:
     """Reads only. A damaged part is named under `problems` and does not hide the rest; a damaged generation, which
     stands in nobody's way but a rollback's, under `damaged`.
 
@@ -98,10 +110,11 @@ def status(node: Node) -> dict[str, Any]:
             "unstartable": lambda: _unstartable(node, answer),
             "baseline": lambda: baseline.show(node),
             "host": lambda: {"host_boot": host.boot_identity(node)},
-            "memory": lambda: _memory(node),
-            "records": lambda: _records(node, answer["engine"]),
         }
     )
+    if request.quick:
+        return answer
+    take({"memory": lambda: _memory(node), "records": lambda: _records(node, answer["engine"])})
     runs = answer["engine"]
     answer["drift"] += status_engine.against_the_node(runs, answer["current"], answer["epoch"], answer["damaged"])
     meant = _meant(answer)

@@ -197,24 +197,34 @@ class Run:
         found = recovery.judge(results, outcomes)
         recovery.require_complete(found)
         play = Play()
-        yield from self.task(play, "recover", {}, found.agents, fatal=True)
+        yield from self.task(play, "recover", {}, found.agents)
+        yield from self.task(play, "rollback-clear", {"why": "the fleet serves"}, found.clear)
         newest = max(found.orphans, key=lambda orphan: orphan.epoch, default=None)
-        if found.stop:
+        if newest is not None:
+            yield from self.record_orphan(play, newest, found, results)
+        if found.stop and not found.missing:
+            play = Play()
             yield from self.task(play, "stop", {"deadline_s": 20}, HEAD, fatal=True)
             yield from self.task(play, "stop", {"deadline_s": 20}, WORKERS, fatal=True)
-        if newest is not None:
-            yield from self.catch_up(play, self.answers(results), set_aside=True)
-            yield from self.task(play, "generation-show", {"generation": newest.generation}, fatal=True)
-            plan = {
-                "boot_id": newest.boot_id, "generation": newest.generation, "epoch": newest.epoch,
-                "purpose": "interrupted", "arm": None,
-            }  # fmt: skip
-            facts = recovery.orphan_facts(newest, sorted(results))
-            _record, append = self.build(plan, facts, self.answers(results))
-            yield from self.append(Play(), append)
-        if found.completes:
+        if found.completes or (found.stop and found.missing):
             yield from self.child(found.completes)
         return found
+
+    def record_orphan(self, play: Play, orphan: recovery.Orphan, found: recovery.Recovery, results: Results) -> Steps:
+        play.hosts = [name for name in play.hosts if name in found.answering]
+        yield from self.catch_up(play, self.answers(results), set_aside=True)
+        shown = yield from self.task(play, "generation-show", {"generation": orphan.generation}, ignore=True)
+        if not any((each.get("answer") or {}).get("ok") for each in shown.values()):
+            return
+        plan = {
+            "boot_id": orphan.boot_id, "generation": orphan.generation, "epoch": orphan.epoch,
+            "purpose": "interrupted", "arm": None,
+        }  # fmt: skip
+        facts = recovery.orphan_facts(orphan, sorted(results))
+        _record, append = self.build(plan, facts, self.answers(results))
+        given = Play()
+        given.hosts = list(found.answering)
+        yield from self.append(given, append)
 
     def child(self, to: str) -> Steps:
         """trispark_complete: a rollback as a run of its own, under this one's lock."""
@@ -373,7 +383,7 @@ class Run:
         play = Play()
         yield from self.task(play, "stop", {"deadline_s": 15}, HEAD)
         yield from self.task(play, "stop", {"deadline_s": 15}, WORKERS)
-        yield from self.task(play, "rollback-clear", {"why": "stopped by stop.yml"})
+        yield from self.task(play, "rollback-clear", {"why": "stopped by stop.yml", "fence": True})
         failed = dict(play.failed)
         yield from self.unlock(play)
         if failed:
@@ -382,12 +392,12 @@ class Run:
     # --- rollback.yml ---
 
     def rollback(self, to: str, gates_ok: bool = True) -> Steps:
-        results = yield from self.task(Play(), "status", {}, ignore=True)
+        results = yield from self.task(Play(), "status", {"quick": True}, ignore=True)
         statuses = self.answers(results)
         silent = {name: str(each.get("msg")) for name, each in results.items() if statuses[name] is None}
         target = rollback.choose(statuses, to, GENERATIONS["one"], silent)
         answered = {name: status for name, status in statuses.items() if status}
-        boot_id, number = self.moment().boot_id, next_epoch(answered)
+        boot_id, number = self.moment().boot_id, next_epoch(answered) + 1
         request = {
             "to": target.generation, "epoch": number, "boot_id": boot_id, "deadline_s": 20,
             "missing": list(target.missing), "by": "rollback.yml",
@@ -402,12 +412,13 @@ class Run:
             raise Ended(retreat.failure_line())
         shown = yield from self.task(Play(), "generation-show", {"generation": target.generation}, fatal=True)
         assert {generation_id(each["answer"]["resolved"]) for each in shown.values()} == {target.generation}
+        seen = yield from self.task(Play(), "status", {}, fatal=True)
+        now: dict[str, Any] = {name: each["answer"] for name, each in seen.items()}
         plan = {
             "generation": target.generation, "purpose": "rollback", "epoch": number, "boot_id": boot_id, "arm": None,
             "gates_ok": gates_ok,
         }  # fmt: skip
-        plan["epoch"] = next_epoch(answered)
-        yield from self.run_boot(plan, answered)
+        yield from self.run_boot(plan, now)
         yield from self.unlock()
 
     # --- promote.yml, with the trial's record that it needs ---
@@ -480,8 +491,8 @@ class Run:
         yield from self.lock()
         found = yield from self.recover_first()
         assert found is not None
-        if found.stop and not found.completes:
-            yield from self.child("")
+        if (found.stop or found.incomplete) and not self.children:
+            yield from self.child("" if found.incomplete is None else found.incomplete.target)
         yield from self.unlock()
 
     # --- prune.yml ---

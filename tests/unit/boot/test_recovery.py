@@ -10,11 +10,22 @@ from trispark.errors import TrisparkError
 from trispark.recovery import Incomplete, judge, orphan_facts, require_complete
 
 BOOT = "b20260102T030405Z-a1b2"
+NODES = ("spark0", "spark1", "spark2")
 GONE = {"unreachable": True, "msg": "No route to host"}
 
 
 def node(engine: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
-    return {"answer": {"ok": True, "engine": engine, "pending": [], "rollback": None, **changes}}
+    return {
+        "answer": {
+            "ok": True,
+            "engine": engine,
+            "pending": [],
+            "rollback": None,
+            "epoch": 6,
+            "record_chain": "ok",
+            **changes,
+        }
+    }
 
 
 def engine(boot: str = BOOT, record: str | None = None, state: str = "running", epoch: int = 7) -> dict[str, Any]:
@@ -46,6 +57,23 @@ ROLLBACK = {"target": "g1", "epoch": 6, "since": "2026-01-02T03:04:05Z", "missin
         (fleet(node(rollback=ROLLBACK), node(rollback=ROLLBACK), GONE), {}, {"waits": ("spark2",)}),
         (fleet(node(rollback=ROLLBACK), node(), node()), {}, {"completes": "g1"}),
         (fleet(*[node(engine(), rollback=ROLLBACK)] * 3), {}, {"orphans": [BOOT], "stop": True, "completes": "g1"}),
+        (fleet(*[node(engine(record="valid"), rollback=ROLLBACK)] * 3), {}, {"clear": ["spark0", "spark1", "spark2"]}),
+        (
+            fleet(node(engine(), rollback=ROLLBACK), node(engine()), node(engine())),
+            {BOOT: "valid"},
+            {"clear": ["spark0"]},
+        ),
+        (fleet(*[node(engine("hand-1"), rollback=ROLLBACK)] * 3), {}, {"clear": list(NODES), "by_hand": ["hand-1"]}),
+        (fleet(node(rollback=ROLLBACK), node(epoch=7), node()), {}, {"clear": ["spark0"]}),
+        (fleet(node(rollback=ROLLBACK), node(epoch=7), GONE), {}, {"clear": ["spark0"]}),
+        (fleet(*[node(rollback={**ROLLBACK, "missing": []})] * 3), {}, {"failed": "g1"}),
+        (fleet(*[node(engine(), record_chain="damaged")] * 3), {}, {"untold": [BOOT]}),
+        (
+            fleet(*[node({key: value for key, value in engine().items() if key != "record"})] * 3),
+            {},
+            {"untold": [BOOT]},
+        ),
+        (fleet(node(engine()), node(engine()), GONE), {}, {"orphans": [BOOT], "stop": True}),
         ({}, {}, {}),
     ],
 )
@@ -56,6 +84,10 @@ def test_what_was_left(results, outcomes, expected) -> None:
     assert list(found.agents) == expected.get("agents", [])
     assert list(found.by_hand) == expected.get("by_hand", [])
     assert found.completes == expected.get("completes", "")
+    assert list(found.clear) == expected.get("clear", [])
+    assert list(found.untold) == expected.get("untold", [])
+    failed = found.incomplete.target if found.incomplete and not found.incomplete.waited else ""
+    assert failed == expected.get("failed", "")
     waits = expected.get("waits", ())
     assert (found.incomplete.still_missing if found.incomplete else ()) == waits
     assert bool(found.lines()) is bool(expected)
@@ -75,7 +107,7 @@ def test_a_node_that_is_down_alone_hinders_nobody_here() -> None:
 def test_the_newest_rollback_counts() -> None:
     older = {**ROLLBACK, "target": "g9", "epoch": 5}
     found = judge(fleet(node(rollback=older), node(rollback=ROLLBACK), node()), {})
-    assert found.incomplete == Incomplete("g1", ROLLBACK["since"], ())
+    assert found.incomplete == Incomplete("g1", 6, ROLLBACK["since"], ("spark2",), ())
 
 
 def test_the_facts_of_an_orphan_name_the_reason_on_every_node() -> None:

@@ -65,6 +65,8 @@ def without_engine(name: str) -> Callable[[dict[str, Any]], None]:
 
 
 ROLLBACK = {"target": "g0", "epoch": 6, "missing": ["spark2"], "since": "10:00"}
+NO_ENGINES = [without_engine(f"spark{rank}") for rank in range(3)]
+HOLDER = {"alive": True, "reason": "rollback", "user": "ann", "host": "desk", "pid": 7}
 HANGS = {**OK, "ok": False, "why": "no answer within 2 s"}
 DRIFT = {"what": "environment X", "expected": "3", "observed": "5"}
 SHARD = {"what": "shard /srv/engram/a.bin", "expected": "5 bytes", "observed": "4 bytes"}
@@ -104,7 +106,18 @@ STATES: dict[str, tuple[list[Callable[[dict[str, Any]], None]], str, int, str]] 
         DEGRADED, 4, "the rollback to g0 waits for spark2 since 10:00; no answer from spark2",
     ),
     "a rollback could be completed": (
-        [node("spark0", rollback=ROLLBACK)], DEGRADED, 1, "waits for spark2 since 10:00; all nodes answer",
+        [*NO_ENGINES, node("spark0", rollback=ROLLBACK)], DEGRADED, 1, "waits for spark2 since 10:00; all nodes answer",
+    ),
+    "a rollback whose boot failed": (
+        [*NO_ENGINES, node("spark0", rollback={**ROLLBACK, "missing": []})],
+        DEGRADED, 1, "the rollback to g0 did not end with a boot that serves since 10:00",
+    ),
+    "a rollback that goes on": (
+        [*NO_ENGINES, node("spark0", rollback=ROLLBACK), node("spark1", lock={"holder": HOLDER})],
+        STARTING, 1, "the rollback to g0 goes on: rollback of ann on desk, pid 7",
+    ),
+    "a rollback that is forgotten on one node and serves": (
+        [node("spark0", rollback=ROLLBACK)], SERVING, 0, "generation g1, boot b1",
     ),
     "serving with drift": ([node("spark1", drift=[DRIFT])], SERVING, 1, "; 1 to look at below"),
     "serving with a changed shard": ([node("spark1", drift=[SHARD])], SERVING, 1, "; 1 to look at below"),
@@ -156,7 +169,8 @@ def test_a_fleet_without_engines_is_stopped_and_consistent() -> None:
         ("serving with drift", "./trispark play verify"),
         ("serving with a changed shard", "./trispark engram verify"),
         ("a foreign container", "./trispark play adopt"),
-        ("a rollback could be completed", "./trispark rollback"),
+        ("a rollback could be completed", "./trispark recover"),
+        ("a rollback whose boot failed", "./trispark rollback"),
     ],
 )
 def test_each_symptom_has_its_command(name: str, command: str) -> None:
