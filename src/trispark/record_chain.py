@@ -62,9 +62,15 @@ def leading_head(heads: Heads, cache: RecordCache) -> dict[str, Any] | None:
         if held != newest["hash"]:
             raise _fork(str(cache.directory), f"record {newest['seq']} {newest['hash'][:12]}", held[:12])
         return dict(newest)
-    if copies.get(int(newest["seq"])) != newest["hash"]:
+    if copies.get(int(newest["seq"]), _followed(cache, int(newest["seq"]))) != newest["hash"]:
         raise _fork(str(cache.directory), f"record {newest['seq']} {newest['hash'][:12]}", "another one, or none")
     return copy
+
+
+def _followed(cache: RecordCache, seq: int) -> str | None:
+    """The hash of record `seq` as the copy of the next one names it: a controller may hold what it made itself alone."""
+    found = [record["previous"] for record in cache.list() if int(record["seq"]) == seq + 1]
+    return str(found[0]["hash"]) if found and found[0] else None
 
 
 def _fork(where: str, expected: str, observed: str) -> TrisparkError:

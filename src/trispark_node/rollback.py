@@ -346,13 +346,15 @@ def plan_clear(node: Node, request: ClearRequest) -> Plan:
         return Plan(None, {"cleared": None})
     found = _pending_or_none(node)
 
+    fence = epoch.Epoch(epoch.read(node).number + 1, None, host.boot_identity(node)) if request.fence else None
+
     def apply() -> dict[str, Any]:
-        if request.fence:
-            epoch.write(node, epoch.Epoch(epoch.read(node).number + 1, None, host.boot_identity(node)))
+        if fence is not None:
+            epoch.write(node, fence)
         node.disk.remove_file(path)
         node.disk.sync_directory(node.layout.root)
         return {}
 
     name = found.target if found is not None else "damaged"
-    detail = {"target": name, "why": request.why, "fence": request.fence}
+    detail = {"target": name, "why": request.why, "epoch": fence.number if fence is not None else None}
     return Plan(apply, {"cleared": name}, detail, (f"rollback to {name}\n", ""), journal_required=False)

@@ -95,6 +95,8 @@ def replayed(history: History) -> dict[str, Any]:
             state |= {"current": detail["to"], "epoch": (detail["epoch"], detail["boot_id"]), "rollback": detail["to"]}
         elif entry.verb == "rollback-clear":
             state["rollback"] = None
+            if detail["epoch"]:
+                state["epoch"] = (detail["epoch"], None)
         elif entry.verb == "good-mark":
             state["good"].append(detail["generation"])
         elif entry.verb == "baseline-set":

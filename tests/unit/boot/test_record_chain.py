@@ -187,3 +187,15 @@ def test_a_copy_that_is_not_the_nodes_chain_is_refused_or_put_aside(tmp_path) ->
     assert set_aside_forked_copy(heads, forked) == tmp_path / "records-forked-4-own"
     assert (tmp_path / "records-forked-4-own/000004-own.json").exists()
     assert set_aside_forked_copy(heads, Chain(4)) is None
+
+
+def test_a_controller_that_holds_only_its_own_newest_record_continues_the_chain() -> None:
+    """Killed before it gave its record to any node; the one before was another controller's."""
+    whole = Chain(3)
+    own = Chain(0)
+    own.records = [whole.records[2]]
+    heads = dict.fromkeys(("spark0", "spark1"), whole.head(2))
+    assert leading_head(heads, own) == whole.head(3)
+    own.records = [{**whole.records[2], "previous": {"seq": 2, "hash": "0" * 64}}]
+    with pytest.raises(TrisparkError, match="TS-RECORD-FORK"):
+        leading_head(heads, own)

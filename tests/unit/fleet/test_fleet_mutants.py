@@ -34,7 +34,7 @@ def recover_does_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_boot_is_an_orphan(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "_unrecorded", lambda answers, known: ((), ()))
+    patch.setattr(recovery, "_unrecorded", lambda answers, known: ((), (), ()))
 
 
 def no_rollback_is_completed(patch: pytest.MonkeyPatch) -> None:
