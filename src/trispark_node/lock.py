@@ -18,8 +18,10 @@ POLL_S = 0.05
 
 
 @contextmanager
-def held(path: Path, clock: Clock, wait_s: float, verb: str) -> Iterator[Callable[[], None]]:
-    """Hold the lock file for the body, or raise TS-AGENT-LOCKED after `wait_s`.
+def held(
+    path: Path, clock: Clock, wait_s: float, verb: str, overtake: Callable[[], None] | None = None
+) -> Iterator[Callable[[], None]]:
+    """Hold the lock file for the body, or raise TS-AGENT-LOCKED after `wait_s`. `overtake` is called while it waits.
 
     Yields a function that writes the holder into the file, for the message that others get. It is called only before
     an effect, so that a verb which finds nothing to do changes no byte on the node.
@@ -34,6 +36,8 @@ def held(path: Path, clock: Clock, wait_s: float, verb: str) -> Iterator[Callabl
             except BlockingIOError:
                 if clock.monotonic() >= deadline:
                     raise _locked(path, wait_s, os.pread(descriptor, 4096, 0)) from None
+                if overtake is not None:
+                    overtake()
                 clock.sleep(POLL_S)
         noted = False
 

@@ -11,6 +11,7 @@ from trispark_node.fleet_lock import refuse_lost
 from trispark_node.fleet_owner import Owner
 from trispark_node.lock import held
 from trispark_node.node import Node
+from trispark_node.overtake import OVERTAKES, Overtake
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,14 @@ def mutate(node: Node, verb: str, mode: Mode, plan: Callable[[], Plan], area: st
     if mode.check:
         return plan().answer()
     node.disk.make_directory(node.layout.root)
-    with held(node.layout.lock(area), node.clock, mode.lock_wait_s, verb) as note:
+    path = node.layout.lock(area)
+    overtake = Overtake(node.procfs, path, node.clock) if verb in OVERTAKES else None
+    with held(path, node.clock, mode.lock_wait_s, verb, overtake) as note:
         refuse_lost(node, mode.owner)
+        overtook = {"overtook": overtake.ended} if overtake is not None and overtake.ended else {}
         planned = plan()
         if planned.apply is None:
-            return planned.answer()
+            return {**planned.answer(), **overtook}
         note()
-        with node.journal.step(verb, planned.detail, required=planned.journal_required):
-            return {**planned.answer(), **planned.apply()}
+        with node.journal.step(verb, {**planned.detail, **overtook}, required=planned.journal_required):
+            return {**planned.answer(), **planned.apply(), **overtook}
