@@ -97,8 +97,12 @@ class Project:
 
 
 def next_epoch(statuses: Answers) -> int:
-    """One more than any node has seen, so that no older container can join. `statuses`: {node: answer of `status`}."""
-    return max((int(status.get("epoch") or 0) for status in statuses.values()), default=0) + 1
+    """One more than any node has seen, so that no older container can join. `statuses`: {node: answer of `status`}.
+
+    A node whose epoch file is damaged still shows the epoch of its engine.
+    """
+    seen = [epoch for status in statuses.values() for epoch in (status, status.get("engine") or {})]
+    return max((int(each.get("epoch") or 0) for each in seen), default=0) + 1
 
 
 def is_serving(statuses: Answers, generation: str, ranks: int) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from trispark_node import host
 from trispark_node.canonical import canonical_json
+from trispark_node.containers import ROLE_ENGINE, identity, own
 from trispark_node.errors import AgentError
 from trispark_node.fields import NAME, Fields
 from trispark_node.mutation import Plan
@@ -41,26 +42,46 @@ class FenceRequest:
 def read(node: Node) -> Epoch:
     """Epoch 0 on a node that was never fenced."""
     path = node.layout.epoch
+    content = b""
     try:
         content = read_regular(path)
-    except FileNotFoundError:
-        return Epoch(0, None)
-    try:
         fields = Fields(parse_json(content), str(path))
         return Epoch(
             fields.integer("epoch", low=1),
             fields.optional_text("boot_id", pattern=NAME),
             fields.optional_text("host_boot"),
         )
-    except (ValueError, AttributeError, AgentError) as error:
+    except FileNotFoundError:
+        return Epoch(0, None)
+    except (OSError, ValueError, AttributeError, AgentError) as error:
+        observed = error.strerror if isinstance(error, OSError) else content[:80].decode("utf-8", "replace")
         raise AgentError(
             "TS-AGENT-DAMAGED",
             "the epoch file cannot be read",
             where=str(path),
             expected='{"boot_id": ..., "epoch": n, "host_boot": ...}',
-            observed=content[:80].decode("utf-8", "replace") or "an empty file",
-            remedy="move the file away, then fence this node with the epoch of the others plus one",
+            observed=observed or "an empty file",
+            remedy="boot or roll back: ./trispark rollback fences this node anew",
         ) from error
+
+
+@dataclass(frozen=True)
+class Least:
+    """`epoch`: what the node was fenced with, or the least that it may have been; `damage`: why that is all there is,
+    empty for a file that was read."""
+
+    epoch: Epoch
+    damage: str = ""
+
+
+def read_or_least(node: Node) -> Least:
+    """For whoever fences: a damaged file must not keep that from a node. Then no epoch counts but those of the engine
+    containers on the node, ended ones too, and the fence is of no boot."""
+    try:
+        return Least(read(node))
+    except AgentError as error:
+        labels = [who.epoch for container in own(node.docker, ROLE_ENGINE) if (who := identity(container)) is not None]
+        return Least(Epoch(max(labels, default=0), None), str(error))
 
 
 def stale(where: str, expected: str, observed: str) -> AgentError:
@@ -92,7 +113,8 @@ def of_another_host_boot(stored: Epoch, here: str) -> AgentError:
 
 
 def plan_fence(node: Node, request: FenceRequest) -> Plan:
-    stored = read(node)
+    least = read_or_least(node)
+    stored = least.epoch
     wanted = Epoch(request.epoch, request.boot_id, host.boot_identity(node))
     same = (stored.number, stored.boot_id) == (wanted.number, wanted.boot_id)
     if same and stored.boot_id is not None and stored.host_boot in (None, wanted.host_boot):
@@ -107,7 +129,7 @@ def plan_fence(node: Node, request: FenceRequest) -> Plan:
 
     return Plan(
         apply,
-        {"epoch": wanted.number},
+        {"epoch": wanted.number, **({"replaced": least.damage} if least.damage else {})},
         {"from": stored.number, "to": wanted.number, "boot_id": wanted.boot_id},
         (f"epoch {stored.number}\n", f"epoch {wanted.number}\n"),
     )

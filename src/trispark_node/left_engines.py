@@ -48,7 +48,7 @@ def _stale(node: Node, alive: list[Container], problems: list[str]) -> list[Cont
         stored = epoch.read(node)
     except AgentError as error:
         problems.append(str(error))
-        return []  # what cannot be judged is not stopped; the next boot's fence replaces the file
+        return []  # what cannot be judged is not stopped
     if stored.host_boot not in (None, host.boot_identity(node)):
         return alive
     return [container for container in alive if _epoch_of(container) != stored.number]

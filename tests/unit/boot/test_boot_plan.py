@@ -51,6 +51,11 @@ def test_the_epoch_is_above_what_any_node_has_seen(epochs, expected) -> None:
     assert next_epoch({str(i): {"epoch": epoch} for i, epoch in enumerate(epochs)}) == expected
 
 
+def test_an_engine_counts_where_its_nodes_epoch_file_is_damaged() -> None:
+    statuses = {"spark0": {"epoch": 2, "engine": None}, "spark1": {"epoch": 0, "engine": {"epoch": 7}}}
+    assert next_epoch(statuses) == 8
+
+
 def test_boot_ids_sort_by_time() -> None:
     first = Moment(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "ffff")
     second = Moment(datetime(2026, 1, 2, 3, 4, 6, tzinfo=UTC), "0000")

@@ -443,3 +443,38 @@ def test_save_log_leaves_the_engine_alone(bench, active):
     answer = bench.ask("save-log")
     assert answer["logs"] == [{"log": str(bench.node.layout.boot_log("b1")), "bytes": 7}]
     assert bench.docker.events == ["log"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"epoch": 0}', b"\xff", None], ids=["empty", "torn", "zero", "bytes", "link"]
+)
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_fence_replaces_a_damaged_epoch_but_never_goes_below_the_engine_that_is_there(bench, active, content, runs):
+    if runs:
+        start(bench)
+    path = bench.node.layout.epoch
+    path.unlink()
+    if content is None:
+        path.symlink_to(path)  # any reader is refused by the system
+    else:
+        path.write_bytes(content)
+    assert bench.refused("start", boot_id="b2", epoch=5)["id"] == "TS-AGENT-DAMAGED"
+    if runs:
+        for epoch in (4, 5):
+            error = bench.refused("fence", epoch=epoch, boot_id="b2")
+            assert (error["id"], error["expected"]) == ("TS-AGENT-EPOCH", "more than 5")
+    number = 6 if runs else 1
+    answer = bench.ask("fence", epoch=number, boot_id="b2")
+    assert (answer["changed"], answer["epoch"]) == (True, number)
+    assert answer["replaced"].startswith("TS-AGENT-DAMAGED: the epoch file cannot be read")
+    assert bench.ask("status")["epoch"] == number
+    assert "replaced" not in bench.ask("fence", epoch=number + 1, boot_id="b3")
+
+
+def test_the_epoch_of_an_engine_that_has_ended_counts_as_well(bench, active):
+    start(bench)
+    (container_id,) = bench.docker.containers
+    bench.docker.change(container_id, status="exited", exit_code=1)
+    bench.node.layout.epoch.write_bytes(b"{")
+    assert bench.refused("fence", epoch=5, boot_id="b2")["id"] == "TS-AGENT-EPOCH"
+    assert bench.ask("fence", epoch=6, boot_id="b2")["changed"]
