@@ -28,7 +28,7 @@ ALONE_S = 10.0
 NEEDS_A_FREE_LOCK = frozenset({"start"})
 """Also without an owner: an engine that is started beside a command at work would be in its way."""
 INCIDENT = frozenset({"stop", "rollback", "recover"})
-"""What must work on a full or read-only disk, and what a command that breaks the lock does first."""
+"""What must work on a full, read-only or broken disk, and what a command that breaks the lock does first."""
 BY_HAND = "a person on the node"
 BREAK = "lock-break"
 """The journal's name for a lock that was taken from a command at work."""
@@ -53,7 +53,7 @@ def admitted(node: Node, verb: str, owner: Owner | None, lease_s: float = file.L
             holder, broke = _take(node, owner, lease_s, breaks, verb in INCIDENT, notes)
             if broke is not None:
                 notes["broke"] = broke
-            descriptor = stack.enter_context(file.hold(node))
+            descriptor = stack.enter_context(file.hold(node, tolerant=verb in INCIDENT))
             _renew(node, descriptor, holder, verb in INCIDENT, notes)
         try:
             yield notes
@@ -97,7 +97,7 @@ def take(node: Node, owner: Owner, lease_s: float, why: str | None, of: str | No
     with _alone(node, tolerant=True, notes=notes):
         mine = _is_mine(node, owner)
         holder, broke = _take(node, owner, lease_s, why, True, notes, of, anew=True)
-        with file.hold(node) as descriptor:
+        with file.hold(node, tolerant=True) as descriptor:
             _renew(node, descriptor, holder, True, notes)
     return {"changed": not mine, "broke": broke, **notes}
 
@@ -240,11 +240,11 @@ def _renew_mine(node: Node, owner: Owner, descriptor: int | None) -> None:
 
 @contextmanager
 def _room(tolerant: bool, notes: dict[str, Any]) -> Iterator[None]:
-    """A full or read-only disk keeps no incident's verb from its work; the answer says that the lock is not written."""
+    """No fault of the disk keeps an incident's verb from its work; the answer says that the lock is not written."""
     try:
         yield
-    except OSError as error:
-        if not tolerant or error.errno not in file.NO_ROOM:
+    except OSError:
+        if not tolerant:
             raise
         notes["lock_unwritten"] = True
 
@@ -261,7 +261,7 @@ def _alone(node: Node, *, tolerant: bool, notes: dict[str, Any]) -> Iterator[Non
 def _is_mine(node: Node, owner: Owner) -> bool:
     try:
         holder = file.read(node).holder
-    except (OSError, Damaged):
+    except Damaged:
         return False
     return holder is not None and holder.owner.token == owner.token
 

@@ -129,11 +129,13 @@ class Damaged(ValueError):
 
 
 def read(node: Node) -> State:
-    """Raises Damaged, and OSError as any reader."""
+    """Raises Damaged, also for a file that the disk does not give."""
     try:
         content = read_bounded(node.layout.fleet_lock, _MAX_BYTES)
     except FileNotFoundError:
         return State()
+    except OSError as error:
+        raise Damaged(error.strerror or str(error)) from error
     try:
         fields = Fields(parse_json(content), str(node.layout.fleet_lock))
         fields.integer("schema_version", low=SCHEMA_VERSION, high=SCHEMA_VERSION)
@@ -150,7 +152,12 @@ def write(node: Node, state: State) -> None:
         "holder": state.holder.as_json() if state.holder else None,
         "losses": [asdict(loss) for loss in state.losses[-KEPT_LOST:]],
     }
-    node.disk.replace(node.layout.fleet_lock, canonical_json(value) + b"\n")
+    path, content = node.layout.fleet_lock, canonical_json(value) + b"\n"
+    try:
+        node.disk.replace(path, content)
+    except IsADirectoryError:
+        node.disk.rename(path, path.with_name(f"{path.name}.damaged"))
+        node.disk.replace(path, content)
 
 
 def new_holder(node: Node, owner: Owner, lease_s: float) -> Holder:
@@ -191,18 +198,18 @@ def read_renewal(node: Node) -> Renewal | None:
 
 
 @contextmanager
-def hold(node: Node) -> Iterator[int | None]:
+def hold(node: Node, *, tolerant: bool = False) -> Iterator[int | None]:
     """Hold the hold for the body, beside other calls of the same command; its descriptor, None where the disk takes no
-    renewal."""
+    renewal. `tolerant`: None whatever hinders it."""
     flags = os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         descriptor = os.open(node.layout.fleet_hold, os.O_RDWR | os.O_CREAT | flags, STATE_FILE_MODE)
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if not tolerant and error.errno not in NO_ROOM:
             raise
         with ExitStack() as stack:
             with suppress(OSError):
-                descriptor = os.open(node.layout.fleet_hold, os.O_RDONLY | flags)
+                descriptor = os.open(node.layout.fleet_hold, os.O_RDONLY | os.O_NONBLOCK | flags)
                 stack.callback(os.close, descriptor)
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
             yield None

@@ -482,3 +482,50 @@ def test_of_all_commands_one_at_most_is_admitted(make_bench, tmp_path_factory, s
                     more = {"epoch": 1} if asked == "fence" else {}
                     refused, _ = cli.answer(bench.node, asked, json.dumps({**more, "owner": owner(other)}))
                     assert refused["error"]["id"] in ("TS-LOCK-HELD", "TS-LOCK-LOST")
+
+
+def unreadable(bench, monkeypatch, number: int) -> None:
+    """The disk gives nothing of the lock's file any more; what is written in its place it takes."""
+    path = bench.node.layout.fleet_lock
+    inode = path.stat().st_ino
+    opened = os.open
+
+    def failing(name: Any, flags: int, *more: Any, **named: Any) -> int:
+        if str(name) == str(path) and path.stat().st_ino == inode:
+            raise OSError(number, os.strerror(number), str(name))
+        return opened(name, flags, *more, **named)
+
+    monkeypatch.setattr(os, "open", failing)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EISDIR])
+@pytest.mark.parametrize("verb", ["stop", "recover"])
+def test_a_lock_that_the_disk_does_not_give_keeps_no_incident_from_its_work(anas, monkeypatch, number, verb):
+    if number == errno.EISDIR:
+        anas.node.layout.fleet_lock.unlink()
+        anas.node.layout.fleet_lock.mkdir()
+        (anas.node.layout.fleet_lock / "x").touch()
+    else:
+        unreadable(anas, monkeypatch, number)
+    error = anas.refused("fence", epoch=1, owner=BEN)
+    assert (error["id"], os.strerror(number) in error["observed"] or number == errno.EISDIR) == (
+        "TS-LOCK-DAMAGED",
+        True,
+    )
+    assert anas.ask("lock-show")["damaged"]
+    answer = anas.ask(verb, owner={**BEN, "breaks": True})
+    assert "damaged" in answer["broke"]
+    assert "lock_unwritten" not in answer
+    assert holder_of(anas) == "ben"
+    assert anas.ask("fence", epoch=1, owner=BEN)["changed"], "what follows in the same command"
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EPERM])
+def test_no_fault_of_the_disk_keeps_a_stop_from_its_work(anas, number):
+    node = anas.with_disk(FullDisk(number))
+    anas.node.layout.fleet_hold.unlink()
+    anas.node.layout.fleet_hold.mkdir()
+    answer, _ = cli.answer(node, "stop", json.dumps({"owner": {**BEN, "breaks": True}}))
+    assert (answer["ok"], answer["lock_unwritten"]) == (True, True)
+    answer, _ = cli.answer(node, "fence", json.dumps({"epoch": 1, "owner": ANA}))
+    assert answer["ok"] is False
