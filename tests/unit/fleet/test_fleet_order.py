@@ -170,5 +170,6 @@ ELSEWHERE: dict[str, set[str]] = {
     # A stored generation is not staged; an own rollback has no older one to recover.
     "rollback": {"stage", CATCH_UP},
     # A boot outside a trial completes a rollback that was left before it begins, by a rollback of its own.
-    "boot": {CATCH_UP, "rollback-clear"}, "recover": {CATCH_UP, "rollback-clear"}, "stop": set(), "prune": set(), "promote": {CATCH_UP},
+    "boot": {CATCH_UP, "rollback-clear"}, "recover": {CATCH_UP, "rollback-clear"},
+    "stop": set(), "prune": set(), "promote": {CATCH_UP},
 }  # fmt: skip
