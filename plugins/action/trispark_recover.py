@@ -31,7 +31,7 @@ class ActionModule(ControllerAction):
             "orphan": None if newest is None else newest.boot_id,
             "orphan_generation": None if newest is None else newest.generation,
             "answering": list(found.answering),
-            "clear": list(found.clear),
+            "moot": list(found.clear),
             "rolls_back": found.stop and bool(found.missing),
             "completes": found.completes,
             "incomplete": "" if found.incomplete is None else found.incomplete.target,

@@ -60,7 +60,7 @@ answering:
   type: list
   elements: str
   returned: success
-clear:
+moot:
   description: Nodes whose rollback is moot.
   type: list
   elements: str

@@ -68,7 +68,7 @@ def leading_head(heads: Heads, cache: RecordCache) -> dict[str, Any] | None:
 
 
 def _followed(cache: RecordCache, seq: int) -> str | None:
-    """The hash of record `seq` as the copy of the next one names it: a controller may hold what it made itself alone."""
+    """The hash of record `seq` as the copy of the next one names it: a controller may hold its own newest one alone."""
     found = [record["previous"] for record in cache.list() if int(record["seq"]) == seq + 1]
     return str(found[0]["hash"]) if found and found[0] else None
 

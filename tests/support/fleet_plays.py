@@ -84,7 +84,8 @@ class Cache:
     def add(self, record: Mapping[str, Any]) -> bool:
         known = [each for each in self.records if each["seq"] == record["seq"]]
         if known:
-            assert record_hash(known[0]) == record_hash(record), f"two records {record['seq']}"
+            if record_hash(known[0]) != record_hash(record):
+                raise TrisparkError("TS-RECORD-FORK", "two records", "here", "one", str(record["seq"]), "compare")
             return False
         self.records.append(dict(record))
         self.records.sort(key=lambda each: int(each["seq"]))
