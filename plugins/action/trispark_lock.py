@@ -1,4 +1,4 @@
-"""Takes the fleet lock on a node or gives it back; the work is in trispark.fleet_lock.
+"""Looks at the fleet lock of a node, takes it or gives it back; the work is in trispark.fleet_lock.
 
 An action plugin because it sees on the controller whether the process of another command has ended.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from trispark.agent_call import call_agent
-from trispark.fleet_lock import LEASE_S, release, take
+from trispark.fleet_lock import look, release, take
 
 
 class ActionModule(ActionBase):
@@ -24,8 +24,8 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         _, given = self.validate_argument_spec(
             {
-                "state": {"type": "str", "required": True, "choices": ["taken", "free"]},
-                "lease_s": {"type": "float", "default": LEASE_S},
+                "state": {"type": "str", "required": True, "choices": ["seen", "taken", "free"]},
+                "lease_s": {"type": "float"},
                 "why": {"type": "str", "default": ""},
             }
         )
@@ -35,5 +35,10 @@ class ActionModule(ActionBase):
         def call(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
             return call_agent(self, verb, request)
 
-        done = take(call, given["lease_s"], given["why"]) if given["state"] == "taken" else release(call)
+        if given["state"] == "seen":
+            done = look(call)
+        elif given["state"] == "taken":
+            done = take(call, given["lease_s"], given["why"])
+        else:
+            done = release(call)
         return {**result, **done, "changed": False}

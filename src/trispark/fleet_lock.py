@@ -16,8 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from trispark.errors import TrisparkError
+
 VARIABLE: Final = "TRISPARK_LOCK"
-LEASE_S: Final = 60.0
 AREA: Final = "TS-LOCK-"
 LOST: Final = "TS-LOCK-LOST"
 HELD: Final = "TS-LOCK-HELD"
@@ -59,12 +60,36 @@ def handed_on() -> dict[str, str]:
     return {VARIABLE: _own_token(_top())}
 
 
-def take(call: Call, lease_s: float = LEASE_S, why: str = "") -> dict[str, Any]:
-    """Take the lock on one node; with `why` from whoever has it. The result of the call.
+def look(call: Call) -> dict[str, Any]:
+    """What one node says of the lock, without taking it: the result of the call, or TS-LOCK-HELD where another command
+    is at work. So a command that must not begin here leaves no trace on nodes of which the other has not been heard."""
+    result = call("lock-show", {})
+    holder = (result.get("answer") or {}).get("holder")
+    if not holder or not holder["alive"] or holder["token"] == owner()["token"] or has_ended(holder["token"]):
+        return result
+    lease = "a call of it is at work" if holder["busy"] else f"its lease ends in {holder['lease_left_s']:.0f} s"
+    error = TrisparkError(
+        HELD,
+        "another command works on this fleet",
+        where="lock-show",
+        expected="no other command, or one whose lease has ended",
+        observed=f"{holder['reason']} of {holder['user']} on {holder['host']}, pid {holder['pid']}, since "
+        f"{holder['since']}; {lease}",
+        remedy="wait until it has ended; or ./trispark rollback, which breaks the lock",
+    )
+    answer = {"lock": {"holder": holder}}
+    return {"failed": True, "changed": False, "msg": str(error), "check_id": HELD, "answer": answer}
+
+
+def take(call: Call, lease_s: float | None = None, why: str = "") -> dict[str, Any]:
+    """Take the lock on one node; with `why` from whoever has it. The result of the call. `lease_s`: None for what the
+    node knows as the site's.
 
     From a command of this host whose process has ended it is taken at once; the node's journal says so.
     """
-    request: dict[str, Any] = {"lease_s": lease_s, **({"break": True, "why": _words(why)} if why else {})}
+    request: dict[str, Any] = {"break": True, "why": _words(why)} if why else {}
+    if lease_s is not None:
+        request["lease_s"] = lease_s
     result = call(TAKE, request)
     if not held_by_the_dead(result):
         return result

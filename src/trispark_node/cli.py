@@ -115,7 +115,7 @@ def _with_mode(
         if not is_change(request):
             with fleet_lock.renewed(node, mode.owner):
                 return run(node, request, mode)
-        with fleet_lock.admitted(node, name, mode.owner) as notes:
+        with fleet_lock.admitted(node, name, mode.owner, fleet_lock_verbs.lease_of_site(node)) as notes:
             return {**run(node, request, mode), **notes}
 
     return _of_the_lock(parse, locked)

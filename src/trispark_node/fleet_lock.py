@@ -38,6 +38,7 @@ WAIT = "wait until it has ended; or ./trispark rollback, which breaks the lock"
 @contextmanager
 def admitted(node: Node, verb: str, owner: Owner | None, lease_s: float = file.LEASE_S) -> Iterator[dict[str, Any]]:
     """For a changing verb: the body runs while the lock is this command's. Yields what the answer says besides.
+    `lease_s`: where the call itself takes it.
 
     Raises TS-LOCK-HELD, TS-LOCK-LOST, TS-LOCK-DAMAGED before the body.
     """
@@ -103,14 +104,18 @@ def take(node: Node, owner: Owner, lease_s: float, why: str | None, of: str | No
 
 
 def release(node: Node, owner: Owner | None, why: str | None) -> dict[str, Any]:
-    """`lock-release`. Of another command's, or of nobody's, nothing; with `why` whoever holds it."""
+    """`lock-release`. Of another command's, or of nobody's, nothing; with `why` whoever holds it.
+
+    A command that did nothing here leaves the lock as it was, also that of one whose lease had ended: it may be at work
+    on another node.
+    """
     notes: dict[str, Any] = {}
     with _alone(node, tolerant=True, notes=notes):
         if why is None:
             with suppress(Damaged):
                 state = file.read(node)
                 if owner is not None and state.holder is not None and state.holder.owner.token == owner.token:
-                    _write(node, replace(state, holder=None), True, notes)
+                    _write(node, _before(state, state.holder.replaced), True, notes)
                     return {"changed": True, "broke": None, **notes}
             return {"changed": False, "broke": None, **notes}
         try:
@@ -178,7 +183,8 @@ def _take(
 ) -> tuple[Holder, dict[str, Any] | None]:
     """The holder, who is `owner`, and from whom the lock was broken. The caller holds the lock's own lock.
 
-    `anew`: the command begins something here, so that an ended lease is forgiven; a broken lock never is.
+    `anew`: the command begins something here, so that an ended lease is forgiven; a broken lock never is. Without it,
+    the command does something here.
     """
     found = _found(node)
     state, holder = found.state, found.state.holder
@@ -187,6 +193,10 @@ def _take(
         raise _lost(node, loss)
     state = replace(state, losses=tuple(each for each in state.losses if each != loss))
     if holder is not None and holder.owner.token == owner.token:
+        if anew or holder.replaced is None:
+            return holder, None
+        holder = replace(holder, replaced=None)
+        _write(node, replace(state, holder=holder), tolerant, notes)
         return holder, None
     renewal = file.read_renewal(node)
     if found.damage is not None and renewal is not None and renewal.token == owner.token:
@@ -195,17 +205,24 @@ def _take(
     breaks = why is not None and (of is None or (holder is not None and holder.owner.token == of))
     if alive and not breaks:
         raise _refusal(node, found)
-    mine = file.new_holder(node, owner, lease_s)
     if why is None or not breaks or not (alive or holder is not None):
+        mine = file.new_holder(node, owner, lease_s, replace(holder, replaced=None) if anew and holder else None)
         losses = _with_loss(node, state, EXPIRED, owner.line(), "its lease had ended")
         _write(node, State(mine, losses), tolerant, notes)
         return mine, None
+    mine = file.new_holder(node, owner, lease_s, None)
     # An ended lease, too: its command may only have been asleep.
     broke: dict[str, Any] = {"damaged": found.damage} if holder is None else holder.owner.names()
     losses = _with_loss(node, state, BROKEN, owner.line(), why)
     with node.journal.step(BREAK, {"broke": broke, "by": owner.names(), "why": why}, required=False):
         _write(node, State(mine, losses), tolerant, notes)
     return mine, {**broke, **({"since": holder.since} if holder else {})}
+
+
+def _before(state: State, replaced: Holder | None) -> State:
+    """As it was before a command took the lock and did nothing with it."""
+    tokens = [] if replaced is None else [replaced.owner.token]
+    return State(replaced, tuple(loss for loss in state.losses if loss.how != EXPIRED or loss.token not in tokens))
 
 
 def _with_loss(node: Node, state: State, how: str, by: str, why: str) -> tuple[Loss, ...]:

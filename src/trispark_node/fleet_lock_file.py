@@ -42,13 +42,18 @@ _HOLD_BYTES = 512
 
 @dataclass(frozen=True)
 class Holder:
-    """`taken_s` counts from the start of the host's boot `host_boot`; `since` is the time of day, for people."""
+    """`taken_s` counts from the start of the host's boot `host_boot`; `since` is the time of day, for people.
+
+    `replaced`: whose lease had ended when this one took the lock, until this one does something here: given back
+    before that, the lock is the other's again.
+    """
 
     owner: Owner
     since: str
     taken_s: float
     host_boot: str
     lease_s: float
+    replaced: Holder | None = None
 
     @classmethod
     def parse(cls, fields: Fields) -> Holder:
@@ -58,12 +63,15 @@ class Holder:
             taken_s=fields.seconds("taken_s", high=2**40),
             host_boot=fields.text("host_boot", pattern=WORDS),
             lease_s=fields.seconds("lease_s", high=LONGEST_LEASE_S),
+            replaced=cls.parse(fields.inner("replaced")) if fields.has("replaced") else None,
         )
         fields.done()
         return holder
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "owner": self.owner.names()}
+        value = {**asdict(self), "owner": self.owner.names()}
+        del value["replaced"]
+        return value if self.replaced is None else {**value, "replaced": self.replaced.as_json()}
 
 
 @dataclass(frozen=True)
@@ -160,8 +168,8 @@ def write(node: Node, state: State) -> None:
         node.disk.replace(path, content)
 
 
-def new_holder(node: Node, owner: Owner, lease_s: float) -> Holder:
-    return Holder(owner, node.clock.now(), node.clock.boottime(), host.boot_identity(node), lease_s)
+def new_holder(node: Node, owner: Owner, lease_s: float, replaced: Holder | None) -> Holder:
+    return Holder(owner, node.clock.now(), node.clock.boottime(), host.boot_identity(node), lease_s, replaced)
 
 
 def lease_of(node: Node, holder: Holder) -> Lease:

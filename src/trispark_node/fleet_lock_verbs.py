@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trispark_node import fleet_lock
-from trispark_node.errors import request_error
+from trispark_node import fleet_lock, site_facts
+from trispark_node.errors import AgentError, request_error
 from trispark_node.fields import NOTHING, Fields
 from trispark_node.fleet_lock_file import LEASE_S, LONGEST_LEASE_S
 from trispark_node.fleet_owner import TOKEN, WORDS
@@ -16,11 +16,12 @@ from trispark_node.node import Node
 
 @dataclass(frozen=True)
 class TakeRequest:
-    """`why`: None where nothing is broken. `of`: the token that is broken, and no other one."""
+    """`why`: None where nothing is broken. `of`: the token that is broken, and no other one. `lease_s`: None for the
+    site's."""
 
     why: str | None
     of: str | None
-    lease_s: float
+    lease_s: float | None
 
     @classmethod
     def parse(cls, fields: Fields) -> TakeRequest:
@@ -33,7 +34,7 @@ class TakeRequest:
         return cls(
             why=why if breaks else None,
             of=fields.optional_text("of", pattern=TOKEN),
-            lease_s=fields.seconds("lease_s", LEASE_S, high=LONGEST_LEASE_S),
+            lease_s=fields.seconds("lease_s", high=LONGEST_LEASE_S) if fields.has("lease_s") else None,
         )
 
 
@@ -54,7 +55,17 @@ def lock_take(node: Node, request: TakeRequest, mode: Mode) -> dict[str, Any]:
         return {"changed": False, "broke": None}
     if mode.owner is None:
         raise request_error("owner is missing", where="request.owner", expected="who takes the lock", observed=NOTHING)
-    return fleet_lock.take(node, mode.owner, request.lease_s, request.why, request.of)
+    lease_s = lease_of_site(node) if request.lease_s is None else request.lease_s
+    return fleet_lock.take(node, mode.owner, lease_s, request.why, request.of)
+
+
+def lease_of_site(node: Node) -> float:
+    """Seconds, as the site says; the agent's own where the node was not told of it."""
+    try:
+        facts = site_facts.read(node)
+    except AgentError:
+        return LEASE_S
+    return min(facts.lock_lease_s, LONGEST_LEASE_S) if facts is not None else LEASE_S
 
 
 def lock_release(node: Node, request: ReleaseRequest, mode: Mode) -> dict[str, Any]:

@@ -274,10 +274,54 @@ def test_a_lease_that_ended_is_forgiven_at_a_new_beginning_only(anas):
     assert anas.refused("fence", epoch=1, owner=ANA)["id"] == "TS-LOCK-LOST"
     assert anas.refused("lock-take", owner=ANA)["id"] == "TS-LOCK-HELD"
     assert anas.refused("fence", epoch=1, owner=ANA)["id"] == "TS-LOCK-LOST", "a refused beginning forgives nothing"
+    anas.ask("fence", epoch=1, owner=BEN)
     anas.ask("lock-release", owner=BEN)
     assert anas.refused("fence", epoch=1, owner=ANA)["id"] == "TS-LOCK-LOST"
     assert anas.ask("lock-take", owner=ANA)["changed"]
+    assert anas.ask("fence", epoch=2, owner=ANA)["changed"]
+
+
+def test_whoever_gives_it_back_without_a_deed_leaves_it_as_it_was(anas):
+    """The other was at work on another node, which this one did not hear of."""
+    anas.clock.time += 60
+    before = json.loads(anas.node.layout.fleet_lock.read_bytes())
+    assert anas.ask("lock-take", owner=BEN)["changed"]
+    anas.ask("status", owner=BEN)
+    assert anas.refused("fence", epoch=1, owner=ANA)["id"] == "TS-LOCK-LOST"
+    assert anas.ask("lock-release", owner=BEN)["changed"]
+    assert json.loads(anas.node.layout.fleet_lock.read_bytes()) == before
     assert anas.ask("fence", epoch=1, owner=ANA)["changed"]
+
+
+def test_what_was_taken_again_and_again_goes_back_by_one(anas):
+    for name in ("ben", "carl"):
+        anas.clock.time += 60
+        anas.ask("lock-take", owner=owner(name))
+    anas.ask("lock-release", owner=owner("carl"))
+    assert (holder_of(anas), anas.ask("lock-show")["holder"]["alive"]) == ("ben", False)
+    anas.ask("lock-release", owner=BEN)
+    assert holder_of(anas) is None
+
+
+@pytest.mark.parametrize("deed", [("fence", {"epoch": 1}), ("stop", {}), ("lock-take", {"break": True, "why": "x"})])
+def test_whoever_did_something_or_broke_it_gives_it_back_to_nobody(anas, deed):
+    anas.clock.time += 60
+    verb, request = deed
+    if verb != "lock-take":
+        anas.ask("lock-take", owner=BEN)
+    anas.ask(verb, owner=BEN, **request)
+    anas.ask("lock-release", owner=BEN)
+    assert holder_of(anas) is None
+    assert anas.refused("fence", epoch=2, owner=ANA)["id"] == "TS-LOCK-LOST"
+
+
+@pytest.mark.parametrize(("verb", "request_"), [("fence", {"epoch": 1}), ("lock-take", {})])
+@pytest.mark.parametrize(("site_s", "lease_s"), [(90, 90), (86400, file.LONGEST_LEASE_S), (None, file.LEASE_S)])
+def test_a_call_that_takes_it_takes_it_for_as_long_as_the_site_says(bench, verb, request_, site_s, lease_s):
+    if site_s is not None:
+        bench.know_site(lock_lease_s=site_s)
+    bench.ask(verb, owner=BEN, **request_)
+    assert json.loads(bench.node.layout.fleet_lock.read_bytes())["holder"]["lease_s"] == lease_s
 
 
 @pytest.mark.parametrize("passed_s", [0, 60])
