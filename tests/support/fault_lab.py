@@ -103,11 +103,19 @@ def begin(lab: Any, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def until(what: str, condition: Callable[[], bool], timeout_s: float, pause_s: float = 0.1) -> None:
-    """Wait for something that the test can see; the pause only spares the processor."""
+def until(
+    what: str,
+    condition: Callable[[], bool],
+    timeout_s: float,
+    pause_s: float = 0.1,
+    process: subprocess.Popen[str] | None = None,
+) -> None:
+    """Wait for something that the test can see, while `process` goes on; the pause only spares the processor."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not in {timeout_s} s: {what}"
+        if process is not None and process.poll() is not None and not condition():
+            raise AssertionError(f"it ended before {what}: {process.communicate()[0][-2500:]}")
         time.sleep(pause_s)
 
 

@@ -45,7 +45,7 @@ def end_in_the_middle(lab: Any, matrix: Matrix, name: str, phase: str, words: tu
     with matrix.row(name, f"{name.split()[1]} to the whole command when its first engine runs", phase, RECORDED) as row:
         before = boot_of(lab.inspect(node))
         process = begin(lab, *words)
-        until("a new engine runs", started(lab, node, before), 120 * lab.patience, 0.02)
+        until("a new engine runs", started(lab, node, before), 120 * lab.patience, 0.02, process)
         left = boot_of(lab.inspect(node))
         kill_group(process, SIGNALS[name])
         process.communicate(timeout=120 * lab.patience)
@@ -93,7 +93,7 @@ def test_two_operators_at_once(ready: Any, matrix: Matrix) -> None:
     with matrix.row("two operators", "a second boot while a first one goes on", BOOT, promised) as row:
         before = boot_of(ready.inspect("spark1"))
         first = begin(ready, "play", "boot")
-        until("the first has begun", lambda: boot_of(ready.inspect("spark1")) != before, 120 * ready.patience)
+        until("the first has begun", started(ready, "spark1", before), 120 * ready.patience, 0.02, first)
         second = front(ready, "play", "boot")
         assert second.rc == 3, second.output[-2000:]
         assert "TS-LOCK-HELD" in second.output
@@ -133,7 +133,7 @@ def test_a_rollback_breaks_the_lock_of_a_living_command(ready: Any, matrix: Matr
     with matrix.row("two operators, one with an incident", "rollback while a boot goes on", BOOT, promised) as row:
         before = boot_of(ready.inspect("spark1"))
         first = begin(ready, "play", "boot")
-        until("the boot has begun", started(ready, "spark1", before), 120 * ready.patience, 0.02)
+        until("the boot has begun", started(ready, "spark1", before), 120 * ready.patience, 0.02, first)
         ran = front(ready, "rollback")
         output, _ = first.communicate(timeout=240 * ready.patience)
         assert ran.rc == 0, ran.output[-3000:]
@@ -185,6 +185,11 @@ def test_a_prune_was_interrupted(ready: Any, matrix: Matrix) -> None:
 
 
 FAKE = """#!/bin/sh
+# libfaketime of this release fails a sleep until a time (clock_nanosleep), so not under verbs that wait for something.
+case "$1" in
+  lock-*|fence|stage|activate|site-set|good-mark|record-*|rollback-clear|generation-show) ;;
+  *) exec %s.real "$@" ;;
+esac
 export LD_PRELOAD=%s FAKETIME=+1h FAKETIME_DONT_FAKE_MONOTONIC=1
 exec %s.real "$@"
 """
@@ -196,11 +201,13 @@ def test_the_clock_of_a_node_is_wrong_by_an_hour(ready: Any, matrix: Matrix) -> 
     with matrix.row("clock wrong by an hour", "libfaketime +1h under the agent of rank 2", SERVING, promised) as row:
         library = shell(ready, "spark2", "ls /usr/lib/*/faketime/libfaketime.so.1").split()[0]
         shell(ready, "spark2", f"mv {AGENT} {AGENT}.real")
-        ready.node("spark2", "sh", "-c", f"cat > {AGENT} && chmod 755 {AGENT}", data=(FAKE % (library, AGENT)).encode())
+        ready.node(
+            "spark2", "sh", "-c", f"cat > {AGENT} && chmod 755 {AGENT}", data=(FAKE % (AGENT, library, AGENT)).encode()
+        )
         try:
             before = boot_of(ready.inspect("spark1"))
             going = begin(ready, "rollback")
-            until("it has begun", started(ready, "spark1", before), 120 * ready.patience, 0.02)
+            until("it has begun", started(ready, "spark1", before), 120 * ready.patience, 0.02, going)
             second = front(ready, "play", "boot")
             assert "TS-LOCK-HELD" in second.output, second.output[-1500:]
             output, _ = going.communicate(timeout=240 * ready.patience)

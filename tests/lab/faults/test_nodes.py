@@ -147,7 +147,7 @@ def test_a_node_goes_in_the_middle_of_a_rollback(ready: Any, matrix: Matrix, nam
     with matrix.row(fault.name, fault.injected, ROLLBACK, promised) as row:
         before = boot_of(ready.inspect("spark0"))
         process = begin(ready, "rollback")
-        until("the target's engine runs", started(ready, GONE, before), 60 * ready.patience)
+        until("the target's engine runs", started(ready, GONE, before), 60 * ready.patience, 0.1, process)
         fault.break_it(ready)
         try:
             output, _ = process.communicate(timeout=200 * ready.patience)
@@ -169,7 +169,7 @@ def test_a_node_goes_in_the_middle_of_a_boot(ready: Any, matrix: Matrix, name: s
     with matrix.row(fault.name, fault.injected, BOOT, promised) as row:
         before = boot_of(ready.inspect("spark0"))
         process = begin(ready, "play", "boot")
-        until("the new engine runs", started(ready, GONE, before), 60 * ready.patience)
+        until("the new engine runs", started(ready, GONE, before), 60 * ready.patience, 0.1, process)
         fault.break_it(ready)
         try:
             output, _ = process.communicate(timeout=200 * ready.patience)
@@ -191,9 +191,9 @@ def test_a_node_goes_in_a_trial(ready: Any, matrix: Matrix, name: str) -> None:
     with matrix.row(fault.name, fault.injected, TRIAL, promised) as row:
         before = boot_of(ready.inspect("spark0"))
         process = begin(ready, "play", "stage_c", "-e", "feature=wo_a")
-        until("the baseline's engine runs", started(ready, GONE, before), 120 * ready.patience)
+        until("the baseline's engine runs", started(ready, GONE, before), 120 * ready.patience, 0.1, process)
         baseline = boot_of(ready.inspect("spark0"))
-        until("the candidate's engine runs", started(ready, GONE, baseline), 120 * ready.patience)
+        until("the candidate's engine runs", started(ready, GONE, baseline), 120 * ready.patience, 0.1, process)
         fault.break_it(ready)
         try:
             until(
