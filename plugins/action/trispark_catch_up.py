@@ -14,7 +14,14 @@ from ansible.plugins.action import ActionBase
 
 from trispark.agent_call import call_agent
 from trispark.errors import TrisparkError
-from trispark.record_chain import heads_of, missing, needed, refuse_forked_copy, set_aside_forked_copy
+from trispark.record_chain import (
+    heads_of,
+    judge,
+    missing,
+    needed,
+    refuse_forked_copy,
+    set_aside_forked_copy,
+)
 from trispark.records import RecordCache
 
 
@@ -22,7 +29,8 @@ class ActionModule(ActionBase):
     """`trispark_catch_up`: returns `added`, how many records are new on the controller.
 
     With `statuses`, of all nodes, only those that the record of the next boot needs, and a copy that is not the nodes'
-    chain is refused; with `set_aside` it is put out of the way instead. Else all that this node has.
+    chain is refused, as are nodes of different chains; with `set_aside` the copy is put out of the way instead, and a
+    node of another chain than the one that leads gives nothing. Else all that this node has.
     """
 
     TRANSFERS_FILES = False
@@ -34,7 +42,7 @@ class ActionModule(ActionBase):
         cache = RecordCache(Path(str(given["root"])).resolve() / ".trispark" / str(given["site"]) / "records")
         added = 0
         try:
-            lacked = self._lacked(cache)
+            lacked = self._lacked(cache, str((task_vars or {})["inventory_hostname"]))
             if lacked:
                 listed = self._ask("record-list", {"limit": 100_000})
                 for head in listed["records"]:
@@ -48,7 +56,7 @@ class ActionModule(ActionBase):
         result.update(changed=added > 0, added=added)
         return result
 
-    def _lacked(self, cache: RecordCache) -> Collection[int]:
+    def _lacked(self, cache: RecordCache, node: str) -> Collection[int]:
         """Numbers of the records to copy from this node."""
         given = self._task.args
         head = given["status"].get("record_head")
@@ -57,9 +65,12 @@ class ActionModule(ActionBase):
             return () if after is None else range(after + 1, int(head["seq"]) + 1)
         heads = heads_of(given["statuses"])
         if boolean(given.get("set_aside", False)):
-            set_aside_forked_copy(heads, cache)
-        else:
-            refuse_forked_copy(heads, cache)
+            chain = judge(heads, cache)
+            if chain.copy_fork is not None:
+                set_aside_forked_copy(heads, cache)
+            return () if node in chain.forks else needed(head, heads, cache)
+        refuse_forked_copy(heads, cache)
+        judge(heads, cache).require_one()
         return needed(head, heads, cache)
 
     def _ask(self, verb: str, request: dict[str, Any]) -> dict[str, Any]:

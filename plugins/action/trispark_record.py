@@ -13,7 +13,8 @@ from trispark.catalog import load_catalog
 from trispark.controller_action import ControllerAction
 from trispark.errors import TrisparkError
 from trispark.project import project_state
-from trispark.record_chain import appends, heads_of, leading_head, set_aside_older_chain
+from trispark.record_chain import appends
+from trispark.record_follow import follow
 from trispark.records import RecordCache
 from trispark.reporting import record_path
 
@@ -33,23 +34,21 @@ class ActionModule(ControllerAction):
         root = Path(given["root"]).resolve()
         cache = RecordCache(root / ".trispark" / given["site"] / "records")
         now = datetime.now(UTC)
-        nodes, heads = given["statuses"], heads_of(given["statuses"])
-        aside = set_aside_older_chain(nodes, heads, cache) if not self.check_mode else None
-        previous = leading_head(heads, cache)
+        found = follow(given["statuses"], cache, given["plan"]["purpose"], change=not self.check_mode)
         allowlist = loggable_names(root)
         project = project_state(root, __version__)
-        record = record_boot(project, given["site"], allowlist, given["plan"], given["facts"], previous, now)
-        append = appends(nodes, heads, cache, record)
+        record = record_boot(project, given["site"], allowlist, given["plan"], given["facts"], found.head, now)
+        plan = appends(given["statuses"], found.heads, cache, record)
         added = False if self.check_mode else cache.add(record)
         outcome = record["outcome"]
         return {
-            "changed": added or aside is not None,
+            "changed": added or found.aside is not None,
             "record": record,
-            "append": append,
-            "set_aside": str(aside) if aside else "",
+            "append": plan.appends,
+            "set_aside": str(found.aside) if found.aside else "",
             "failure_line": "" if outcome["state"] == "valid" else outcome["reason"],
             "path": record_path(cache, record, root),
-            "warnings": [project.problem] if project.problem else [],
+            "warnings": [*([project.problem] if project.problem else []), *found.warnings(plan)],
         }
 
 

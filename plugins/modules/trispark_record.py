@@ -10,6 +10,7 @@ description:
   - Runs on the controller.
   - The copy is kept before any node gets the record.
   - So a controller that is killed while appending can give the nodes what they lack.
+  - A rollback and a boot that ended without a record are recorded beside a fork, too, which is a warning then.
 options:
   root:
     description: Root of the project.
@@ -55,11 +56,13 @@ record:
   type: dict
   returned: success
 append:
-  description: By node what to append, in order; more than one record for a node that was down.
+  description:
+    - By node what to append, in order; more than one record for a node that was down.
+    - Nothing for a node that lacks records which the controller does not hold; a warning names it.
   type: dict
   returned: success
 set_aside:
-  description: Where the copy of an older chain was kept, when all nodes are new; else empty.
+  description: Where copies of a chain that the nodes do not hold, or that cannot be read, are kept; else empty.
   type: str
   returned: success
 failure_line:

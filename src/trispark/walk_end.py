@@ -91,7 +91,9 @@ def conclude(
     if unknown:
         report.lines.append(f"{', '.join(unknown)}: records not known; the next boot gives what is lacking")
     report.lines.extend(report_lines(found))
-    return WalkConclusion(behind(statuses, heads, cache), report, added)
+    lacking = behind(statuses, heads, cache)
+    report.lines.extend(str(problem) for problem in lacking.waiting.values())
+    return WalkConclusion(dict(lacking.appends), report, added)
 
 
 def _of_the_catalog(

@@ -22,6 +22,7 @@ from trispark.errors import TrisparkError
 from trispark.gate_result import GateResult
 from trispark.measurement import read_measurement
 from trispark.preflight import refuse_damage
+from trispark.record_follow import follow
 from trispark.records import head_of, record_hash
 from trispark_node.canonical import generation_id
 
@@ -175,6 +176,10 @@ class Run:
     def lock(self) -> Steps:
         if self.parent is not None:
             return
+        seen = yield from self.task(Play(), "lock-show", {}, ignore=True)
+        refusal = FILTERS.lock_refusal(seen)
+        if refusal:
+            raise Ended(refusal)
         results = yield from self.task(Play(), "lock-take", {}, ignore=True)
         refusal = FILTERS.lock_refusal(results)
         if not refusal:
@@ -244,7 +249,7 @@ class Run:
         outcome = boot_outcome._outcome(full, gates, boot_outcome.first_failure(full, facts), measured)
         heads = record_chain.heads_of(statuses)
         cache: Any = self.cache
-        previous = record_chain.leading_head(heads, cache)
+        previous = follow(statuses, cache, plan["purpose"], change=True).head
         record = {
             "id": plan["boot_id"], "boot_id": plan["boot_id"], "kind": "boot", "outcome": outcome,
             "seq": previous["seq"] + 1 if previous else 1,
@@ -252,7 +257,7 @@ class Run:
             "requested": {"arm": plan["arm"], "purpose": plan["purpose"]},
             "resolved": {"generation": plan["generation"]},
         }  # fmt: skip
-        append = record_chain.appends(list(statuses), heads, cache, record)
+        append = dict(record_chain.appends(list(statuses), heads, cache, record).appends)
         self.cache.add(record)
         return record, append
 
@@ -459,9 +464,14 @@ class Run:
                 lacked = [] if after is None else list(range(after + 1, int(head["seq"]) + 1))
             else:
                 if set_aside:
-                    record_chain.set_aside_forked_copy(heads, cache)
+                    chain = record_chain.judge(heads, cache)
+                    if chain.copy_fork is not None:
+                        record_chain.set_aside_forked_copy(heads, cache)
+                    if name in chain.forks:
+                        continue
                 else:
                     record_chain.refuse_forked_copy(heads, cache)
+                    record_chain.judge(heads, cache).require_one()
                 lacked = record_chain.needed(head, heads, cache)
             if not lacked:
                 continue
@@ -482,7 +492,7 @@ class Run:
             "previous": {key: previous[key] for key in ("seq", "hash")} if previous else None,
             "resolved": {"candidate": GENERATIONS[tag], "baseline": GENERATIONS["one"]},
         }  # fmt: skip
-        append = record_chain.appends(list(statuses), heads, cache, record)
+        append = dict(record_chain.appends(list(statuses), heads, cache, record).appends)
         self.cache.add(record)
         return record, append
 
@@ -508,11 +518,13 @@ class Run:
 
 
 def taken(fleet: Fleet, run: Run, call: Call) -> Result:
-    """`lock-take` and `lock-release` as trispark_lock does them; any other verb as it is."""
+    """`lock-show`, `lock-take` and `lock-release` as trispark_lock does them; any other verb as it is."""
 
     def ask(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
         return fleet.nodes[call.node].result(verb, {"owner": run.owner(), **request})
 
+    if call.verb == "lock-show":
+        return dict(fleet_lock.look(ask))
     if call.verb == "lock-take":
         return dict(fleet_lock.take(ask))
     if call.verb == "lock-release":

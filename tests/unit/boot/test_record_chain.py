@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import pytest
 
 from trispark.errors import TrisparkError
@@ -9,9 +12,11 @@ from trispark.record_chain import (
     appends,
     behind,
     heads_of,
+    judge,
     leading_head,
     needed,
     refuse_forked_copy,
+    set_aside,
     set_aside_forked_copy,
     set_aside_older_chain,
 )
@@ -37,9 +42,20 @@ class Chain:
         records = self.records if seq is None else self.records[:seq]
         return head_of(records[-1]) if records else None
 
+    def holding(self, *numbers: int) -> Chain:
+        """A copy with these records alone."""
+        found = Chain(0)
+        found.records = [record for record in self.records if record["seq"] in numbers]
+        return found
+
+
+def after(head: dict | None) -> dict:
+    previous = {"seq": head["seq"], "hash": head["hash"]} if head else None
+    return {"seq": previous["seq"] + 1 if previous else 1, "id": "new", "previous": previous}
+
 
 def new(chain: Chain) -> dict:
-    return {"seq": len(chain.records) + 1, "id": "new", "previous": None}
+    return after(chain.head())
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
@@ -47,7 +63,7 @@ def test_a_node_gets_what_it_missed_in_order(lag: int) -> None:
     chain = Chain(5)
     heads = {"spark0": chain.head(5), "spark1": chain.head(5 - lag), "spark2": chain.head(5)}
     assert leading_head(heads, chain) == chain.head(5)
-    plan = appends(heads, heads, chain, new(chain))
+    plan = appends(heads, heads, chain, new(chain)).appends
     assert [entry["record"]["seq"] for entry in plan["spark1"]] == list(range(6 - lag, 7))
     assert [entry["record"]["id"] for entry in plan["spark0"]] == ["new"]
 
@@ -56,7 +72,7 @@ def test_empty_chains_begin_at_one() -> None:
     chain = Chain(0)
     heads = {"spark0": None, "spark1": None}
     assert leading_head(heads, chain) is None
-    assert all(len(entries) == 1 for entries in appends(heads, heads, chain, new(chain)).values())
+    assert all(len(entries) == 1 for entries in appends(heads, heads, chain, new(chain)).appends.values())
 
 
 @pytest.mark.parametrize(
@@ -66,7 +82,7 @@ def test_a_record_that_a_killed_controller_had_kept_reaches_all_nodes(nodes_have
     chain = Chain(5)
     heads = {f"spark{rank}": chain.head(seq) for rank, seq in enumerate(nodes_have)}
     assert leading_head(heads, chain) == chain.head(5)
-    plan = appends(heads, heads, chain, new(chain))
+    plan = appends(heads, heads, chain, new(chain)).appends
     for rank, seq in enumerate(nodes_have):
         assert [entry["record"]["seq"] for entry in plan[f"spark{rank}"]] == list(range(seq + 1, 7))
 
@@ -89,12 +105,80 @@ def test_a_copy_that_the_nodes_contradict_is_a_fork(seq: int) -> None:
     assert (caught.value.id, caught.value.where) == ("TS-RECORD-FORK", "cache")
 
 
-def test_records_that_nobody_here_holds_are_named() -> None:
+def test_records_that_nobody_here_holds_are_named_and_keep_no_other_node_from_the_new_one() -> None:
+    whole = Chain(5)
+    for copy in (whole.holding(), whole.holding(4, 5), whole.holding(1, 5)):
+        heads = {"spark0": whole.head(5), "spark1": whole.head(2), "spark2": None}
+        assert leading_head(heads, copy) == whole.head(5)
+        plan = appends(heads, heads, copy, after(whole.head(5)))
+        assert [entry["record"]["id"] for entry in plan.appends["spark0"]] == ["new"]
+        assert (plan.appends["spark1"], plan.appends["spark2"]) == ([], [])
+        assert {node: problem.id for node, problem in plan.waiting.items()} == {
+            "spark1": "TS-RECORD-LOST",
+            "spark2": "TS-RECORD-LOST",
+        }
+
+
+def taken(chain: list[dict], entries: list[dict]) -> list[dict]:
+    """What a node has after it appended; it refuses what does not follow."""
+    for entry in entries:
+        head = head_of(chain[-1]) if chain else None
+        assert entry["previous"] == ({"seq": head["seq"], "hash": head["hash"]} if head else None)
+        chain = [*chain, entry["record"]]
+    return chain
+
+
+@pytest.mark.parametrize("copies", [(), (1, 2), (3,), (4,), (2, 4), (1, 2, 3, 4)])
+@pytest.mark.parametrize("have", list(itertools.product([0, 2, 3, 4], repeat=3)))
+def test_whatever_nodes_and_controller_hold_of_one_chain_a_record_is_made_and_no_node_refuses_it(
+    copies: tuple[int, ...], have: tuple[int, ...]
+) -> None:
+    whole = Chain(4)
+    cache = whole.holding(*copies)
+    heads: dict[str, Any] = {f"spark{rank}": whole.head(seq) if seq else None for rank, seq in enumerate(have)}
+    leading = leading_head(heads, cache)
+    assert (leading["seq"] if leading else 0) == max([*have, *copies])
+    record = after(leading)
+    plan = appends(heads, heads, cache, record)
+    for rank, seq in enumerate(have):
+        chain = taken(whole.records[:seq], plan.appends[f"spark{rank}"])
+        got = bool(chain) and chain[-1] == record
+        assert got is (f"spark{rank}" not in plan.waiting)
+        assert got is set(range(seq + 1, record["seq"])).issubset(copies)
+
+
+def test_a_controller_that_kept_a_record_of_a_chain_it_has_no_copies_of_goes_on_with_it() -> None:
+    whole = Chain(6)
+    cache = whole.holding(6)
+    heads = {"spark0": whole.head(5), "spark1": whole.head(5)}
+    assert leading_head(heads, cache) == whole.head(6)
+    plan = appends(heads, heads, cache, after(whole.head(6)))
+    assert [[entry["record"]["seq"] for entry in plan.appends[node]] for node in heads] == [[6, 7], [6, 7]]
+
+
+def test_beside_a_fork_the_chain_of_the_copies_leads_else_that_of_most_nodes() -> None:
     chain = Chain(5)
-    chain.records = chain.records[3:]
-    with pytest.raises(TrisparkError) as caught:
-        appends(["spark0"], {"spark0": None}, chain, {"seq": 6, "id": "new", "previous": None})
-    assert caught.value.id == "TS-RECORD-LOST"
+    odd = {**chain.head(5), "hash": "f" * 64}
+    heads = {"spark0": odd, "spark1": odd, "spark2": chain.head(5)}
+    held, majority = judge(heads, chain), judge(heads, chain.holding())
+    assert (held.head, list(held.forks), held.copy_fork) == (chain.head(5), ["spark0", "spark1"], None)
+    assert (majority.head, list(majority.forks)) == (odd, ["spark2"])
+    plan = appends(heads, heads, chain, after(held.head))
+    assert [len(plan.appends[node]) for node in sorted(heads)] == [0, 0, 1]
+    assert {problem.id for problem in plan.waiting.values()} == {"TS-RECORD-FORK"}
+    lower = {"spark0": chain.head(5), "spark1": {**chain.head(3), "hash": "f" * 64}}
+    plan = appends(lower, lower, chain, after(chain.head(5)))
+    assert (plan.appends["spark1"], plan.waiting["spark1"].id) == ([], "TS-RECORD-FORK")
+
+
+def test_copies_are_set_aside_as_often_as_it_takes(tmp_path) -> None:
+    for name in ("records-until-2-b2", "records-until-2-b2-2", "records-unreadable"):
+        cache = RecordCache(tmp_path / "records")
+        cache.directory.mkdir()
+        text = "{" if name.endswith("unreadable") else '{"seq": 2, "id": "b2", "kind": "boot"}'
+        (cache.directory / "000002-b2.json").write_text(text, encoding="utf-8")
+        assert set_aside(cache) == tmp_path / name
+        assert cache.list() == []
 
 
 @pytest.mark.parametrize(
@@ -131,11 +215,11 @@ def test_a_chain_of_which_nothing_is_known_is_no_empty_one() -> None:
 def test_where_no_node_answers_the_record_follows_the_controllers_copy() -> None:
     chain = Chain(5)
     assert leading_head({}, chain) == chain.head(5)
-    assert behind(["spark0", "spark1"], {"spark0": chain.head(4)}, chain) == {
+    assert behind(["spark0", "spark1"], {"spark0": chain.head(4)}, chain).appends == {
         "spark0": [{"record": chain.records[4], "previous": chain.records[4]["previous"]}],
         "spark1": [],
     }
-    plan = appends(["spark0", "spark1"], {"spark0": chain.head(5)}, chain, new(chain))
+    plan = appends(["spark0", "spark1"], {"spark0": chain.head(5)}, chain, new(chain)).appends
     assert [entry["record"]["id"] for entry in plan["spark1"]] == ["new"], "its agent says what is wrong with its chain"
 
 
@@ -156,7 +240,7 @@ def test_another_hosts_controller_gets_what_a_node_that_is_behind_has_missed(hel
         assert not set(numbers) & {record["seq"] for record in copy.records}
         copy.records += [record for record in chain.records if record["seq"] in numbers]
     assert leading_head(heads, copy) == chain.head(5)
-    assert [entry["record"]["seq"] for entry in appends(heads, heads, copy, new(chain))["spark1"]] == [4, 5, 6]
+    assert [entry["record"]["seq"] for entry in appends(heads, heads, copy, new(chain)).appends["spark1"]] == [4, 5, 6]
     assert needed(heads["spark0"], heads, copy) == []
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def _of_tasks(tasks: list[dict[str, Any]], path: Path) -> Iterator[str]:
         if "trispark_node" in task:
             yield str(task["trispark_node"]["verb"])
         elif "trispark_lock" in task:
-            yield {"taken": "lock-take", "free": "lock-release"}[task["trispark_lock"]["state"]]
+            yield {"seen": "lock-show", "taken": "lock-take", "free": "lock-release"}[task["trispark_lock"]["state"]]
         elif "trispark_catch_up" in task:
             yield CATCH_UP
         elif (role := task.get("ansible.builtin.include_role")) is not None:
@@ -62,12 +62,22 @@ class Stage:
         self.desk, self.van = Controller("desk"), Controller("van")
         self.tapes: dict[str, list[list[str]]] = {}
 
-    def run(self, name: str, run: Run, steps: Steps, until: tuple[str, str] | None = None) -> str:
-        """How it ended; `until`: killed before this call."""
+    def run(
+        self,
+        name: str,
+        run: Run,
+        steps: Steps,
+        until: tuple[str, str] | None = None,
+        before: tuple[str, Callable[[], Any]] | None = None,
+    ) -> str:
+        """How it ended; `until`: killed before this call; `before`: what happens before the first call of a verb."""
         value, end = None, "ok"
         try:
             while True:
                 call = steps.send(value)  # type: ignore[arg-type]
+                if before is not None and before[0] == call.verb:
+                    before[1]()
+                    before = None
                 if until == (call.verb, call.node):
                     end = "killed"
                     break
@@ -136,10 +146,18 @@ def interrupted_agent(stage: Stage) -> None:
 
 
 def refused_on_the_last_node(stage: Stage, name: str, *arguments: Any) -> None:
-    """What was taken on the others is given back."""
+    """Where the other is seen nothing is taken; where it begins after the look, what was taken is given back."""
     other = Run(stage.fleet, stage.desk, "shards")
-    stage.fleet.nodes["spark2"].result("lock-take", {"owner": other.owner()})
+
+    def begins() -> None:
+        stage.fleet.nodes["spark2"].result("lock-take", {"owner": other.owner()})
+
+    begins()
     assert "TS-LOCK-HELD" in stage.do(name, stage.van, *arguments)
+    assert stage.tapes[name][-1] == ["lock-show"]
+    run = Run(stage.fleet, stage.van, name)
+    assert "TS-LOCK-HELD" in stage.run(name, run, getattr(run, name)(*arguments), before=("lock-take", begins))
+    assert stage.tapes[name][-1] == ["lock-show", "lock-take", "lock-release"]
 
 
 @pytest.mark.parametrize("name", ["boot", "rollback", "recover", "stop", "prune", "promote"])

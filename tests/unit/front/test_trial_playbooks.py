@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 PARTS = ("adapters", "experiments", "inventory/lab", "playbooks", "plugins", "roles", "schemas", "src", "templates")
 IMAGE = "registry:5000/trispark/engine@sha256:" + "a" * 64
 WALK = "t20260102T030405Z-a1b2"
-LOCK = "Take it on this node"
+LOCK = "Look who works on this node"
 LEFT = "Look what a controller left"
 """The first task that asks a node; one that does not answer is the verb's own business."""
 LIST = """\
