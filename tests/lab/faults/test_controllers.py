@@ -171,9 +171,8 @@ def test_a_prune_was_interrupted(ready: Any, matrix: Matrix) -> None:
         good = last_good(ready)
         old = "g00000000000000aa"
         shell(ready, "spark0", f"cp -a {STATE}/generations/{good} {STATE}/generations/.pruned-{old}")
-        intent = json.dumps(
-            {"detail": {"generations": [old]}, "phase": "intent", "seq": 900_000, "time": "x", "verb": "prune"}
-        )
+        detail = {"generations": [old], "boots": [], "images": [], "keep": 10}
+        intent = json.dumps({"detail": detail, "phase": "intent", "seq": 900_000, "time": "x", "verb": "prune"})
         shell(ready, "spark0", f"printf '%s\\n' '{intent}' >> {STATE}/journal.jsonl")
         ran = front(ready, "recover")
         assert ran.rc == 0, ran.output[-2000:]
