@@ -92,9 +92,10 @@ def front(lab: Any, *words: str, timeout_s: float = 240) -> Ran:
 
 
 def begin(lab: Any, *words: str) -> subprocess.Popen[str]:
-    """A verb of the front end that goes on while the test looks; a process group of its own."""
+    """A verb of the front end that goes on while the test looks; a process group of its own, which hears Ctrl-C also
+    where the tests run in the background."""
     return subprocess.Popen(
-        [str(lab.root / "trispark"), *words],
+        ["env", "--default-signal=INT", str(lab.root / "trispark"), *words],
         cwd=lab.root,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
