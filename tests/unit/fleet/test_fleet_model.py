@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from fleet_machine import FleetMachine
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -35,6 +36,7 @@ AT_LEAST = {
 """Less than that would be a run that proves little; hypothesis draws the same sequences each time."""
 
 
+@pytest.mark.slow
 def test_whatever_happens_in_whatever_order_the_fleet_keeps_its_word() -> None:
     for counts in (FleetMachine.figures, FleetMachine.fired, FleetMachine.ends):
         counts.clear()

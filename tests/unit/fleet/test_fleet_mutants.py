@@ -93,6 +93,7 @@ def first_boot(tmp_path_factory: pytest.TempPathFactory) -> None:
     Template.copy(tmp_path_factory.mktemp("template") / "fleet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_model_finds_a_guard_that_was_taken_away(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     MUTANTS[name](monkeypatch)
