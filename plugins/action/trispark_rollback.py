@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
+from trispark.agent_deadline import AGENT_SHARE
 from trispark.boot_plan import Moment, Project, next_epoch
 from trispark.controller_action import ControllerAction
 from trispark.errors import TrisparkError
@@ -14,7 +15,7 @@ from trispark.resolve import resolve
 from trispark.rollback import call_s, choose, plan_lines
 
 NEWEST = 5
-LATE_S = 4.0
+LATE_S = 1.0
 """For a node that did not say its state in time, beside the time of its engine."""
 
 
@@ -47,7 +48,8 @@ class ActionModule(ControllerAction):
             "missing": missing,
             "silent": list(target.missing),
             "call_s": {
-                node: LATE_S + given["stop_s"] if node in late else call_s(given["stop_s"]) for node in statuses
+                node: (LATE_S + given["stop_s"]) / AGENT_SHARE if node in late else call_s(given["stop_s"])
+                for node in statuses
             },
             # One more than a boot that fences now would take.
             "epoch": next_epoch(answers) + 1,
