@@ -157,7 +157,7 @@ def test_a_second_run_changes_nothing_but_boot_and_record(serving) -> None:
     assert played.rc == 0, played.output[-4000:]
     # The engine of the new boot tunes anew and saves its own timings; of all its state these alone may differ.
     allowed = re.compile(
-        r"var/lib/trispark/(records|boots)(/|$)|var/lib/trispark/(journal\.jsonl|epoch|lock)"
+        r"var/lib/trispark/(records|boots)(/|$)|var/lib/trispark/(journal\.jsonl|epoch|lock|fleet-lock\.(json|hold)$)"
         r"|var/lib/trispark/engine-state/[^/]+/state/autotune(/.*)?/rank_tp\d+\.(json|launch)$"
     )
     for name in serving.nodes:

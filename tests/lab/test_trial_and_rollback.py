@@ -12,18 +12,6 @@ pytestmark = pytest.mark.lab
 
 COUNTED = re.compile(r"Engram layer=\d+ lookups=(\d+) hit_rate=0\.0% reads=(\d+) ")
 
-# Takes the API port of a node for two minutes at the most.
-HOLDER = ";".join(
-    [
-        "import socket,time",
-        "s=socket.socket()",
-        "s.setsockopt(socket.SOL_SOCKET,socket.SO_REUSEADDR,1)",
-        "s.bind(('0.0.0.0',8888))",
-        "s.listen()",
-        "time.sleep(120)",
-    ]
-)
-
 
 def last_record(lab, kind: str) -> dict:
     """The newest record of a kind on rank 0's node."""
@@ -77,16 +65,26 @@ def test_a_refused_trial_names_what_the_stage_has_and_touches_nothing(serving, e
 
 
 def test_a_rank_that_dies_while_starting_ends_the_boot_on_all_ranks_with_logs_kept(known) -> None:
-    """Rank 2's API port is taken, so its engine exits; ranks 0 and 1 alone would wait for it."""
+    """Rank 2's engine is killed as soon as it runs, so ranks 0 and 1 alone would wait for it."""
     known.play("stop")
-    known.node("spark2", "sh", "-c", f'python3 -c "{HOLDER}" >/dev/null 2>&1 & echo $! > /run/holder.pid')
+    boot = subprocess.Popen(
+        known.command("boot"),
+        cwd=known.root,
+        env=known.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     try:
-        played = known.play("boot")
-        assert played.rc != 0
-        assert "boot.ready" in played.output
-        assert "rank 2" in played.output
+        while b"trispark-engine" not in known.node("spark2", "docker", "ps", "--format", "{{.Names}}"):
+            assert boot.poll() is None, "the boot ended before rank 2 had begun"
+        known.node("spark2", "docker", "kill", "trispark-engine")
+        output, _ = boot.communicate(timeout=240 * known.patience)
     finally:
-        known.node("spark2", "sh", "-c", "kill $(cat /run/holder.pid); rm /run/holder.pid")
+        boot.kill()
+    assert boot.returncode != 0
+    assert "boot.ready" in output, output[-3000:]
+    assert "rank 2" in output
     record = last_record(known, "boot")
     assert record["outcome"]["state"] == "failed"
     for rank, name in enumerate(known.nodes):
