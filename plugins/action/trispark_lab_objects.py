@@ -19,6 +19,7 @@ class ActionModule(ControllerAction):
         "remove_networks": {"type": "list", "elements": "str", "default": []},
         "remove_volumes": {"type": "list", "elements": "str", "default": []},
         "networks": {"type": "list", "elements": "dict", "default": []},
+        "abandoned": {"type": "list", "elements": "str", "default": []},
     }
 
     def work(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -28,6 +29,7 @@ class ActionModule(ControllerAction):
             remove_networks=tuple(given["remove_networks"]),
             remove_volumes=tuple(given["remove_volumes"]),
             networks={each["name"]: each["subnet"] for each in given["networks"]},
+            abandoned=tuple(given["abandoned"]),
         )
         if self.check_mode:
             return {"changed": change.some, "done": []}

@@ -35,6 +35,11 @@ options:
     type: list
     elements: dict
     default: []
+  abandoned:
+    description: Root ids of other checkouts whose ended labs are among what is removed; what runs of theirs stays.
+    type: list
+    elements: str
+    default: []
 attributes:
   check_mode:
     support: full

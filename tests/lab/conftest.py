@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from trispark.lab.layout import LABEL_ROOT, root_id
+
 ROOT = Path(__file__).resolve().parents[2]
 NODES = ("spark0", "spark1", "spark2")
 PLAY_TIMEOUT_S = 600
@@ -113,7 +115,8 @@ class Lab:
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
     """The lab, made by the front end; removed at the end when it was not there before."""
-    there = run("docker", "ps", "--all", "--quiet", "--filter", "label=trispark.lab=1").strip() != b""
+    ours = f"label={LABEL_ROOT}={root_id(ROOT)}"
+    there = run("docker", "ps", "--all", "--quiet", "--filter", "label=trispark.lab=1", "--filter", ours).strip() != b""
     run(str(ROOT / "trispark"), "lab", "up", timeout=600)
     yield Lab()
     if not there:

@@ -21,12 +21,16 @@ WORKERS = 4
 
 @dataclass(frozen=True)
 class Change:
-    """What to do, in this order; `networks` map name -> subnet."""
+    """What to do, in this order; `networks` map name -> subnet.
+
+    `abandoned`: root ids of other checkouts whose ended labs are part of the removal.
+    """
 
     remove_containers: tuple[str, ...] = ()
     remove_networks: tuple[str, ...] = ()
     remove_volumes: tuple[str, ...] = ()
     networks: Mapping[str, str] | None = None
+    abandoned: tuple[str, ...] = ()
 
     @property
     def some(self) -> bool:
@@ -40,20 +44,22 @@ def carry_out(repo: Path, client: EngineWriter, change: Change) -> list[str]:
     the other objects of the same kind are done nevertheless, those of the kinds after it are not.
     """
     root = root_id(repo.resolve())
+    owners = (root, *change.abandoned)
     labels = {LABEL_LAB: "1", LABEL_VERSION: LAB_VERSION, LABEL_ROOT: root}
 
     def container(name: str) -> None:
         found = client.inspect_container(name)
-        _own("container", name, found["Config"].get("Labels"), root)
-        client.remove_container(found["Id"], v=True, force=True)
+        owner = _own("container", name, found["Config"].get("Labels"), owners)
+        # Not by force when it is another checkout's: one that was started since the plan is refused by the Engine.
+        client.remove_container(found["Id"], v=True, force=owner == root)
 
     def network(name: str) -> None:
         found = client.inspect_network(name)
-        _own("network", name, found.get("Labels"), root)
+        _own("network", name, found.get("Labels"), owners)
         client.remove_network(found["Id"])
 
     def volume(name: str) -> None:
-        _own("volume", name, client.inspect_volume(name).get("Labels"), root)
+        _own("volume", name, client.inspect_volume(name).get("Labels"), owners)
         client.remove_volume(name)
 
     def make_network(name: str) -> None:
@@ -98,13 +104,16 @@ def _all(kind: str, verb: str, names: Iterable[str], act: Callable[[str], None])
     return [result for result in results if isinstance(result, str) and result]
 
 
-def _own(kind: str, name: str, labels: Mapping[str, str] | None, root: str) -> None:
-    if (labels or {}).get(LABEL_LAB) != "1" or (labels or {}).get(LABEL_ROOT) != root:
+def _own(kind: str, name: str, labels: Mapping[str, str] | None, owners: tuple[str, ...]) -> str:
+    """The root id on the object; TS-LAB-FOREIGN when it is none of `owners`."""
+    owner = (labels or {}).get(LABEL_ROOT, "")
+    if (labels or {}).get(LABEL_LAB) != "1" or owner not in owners:
         raise TrisparkError(
             "TS-LAB-FOREIGN",
             "this is not an object of this checkout's lab, so it is not removed",
             where=f"{kind} {name}",
-            expected=f"labels {LABEL_LAB}=1 and {LABEL_ROOT}={root}",
+            expected=f"labels {LABEL_LAB}=1 and {LABEL_ROOT}={' or '.join(owners)}",
             observed=str(dict(labels or {})),
             remedy="run the same command again: it reads what there is anew",
         )
+    return owner

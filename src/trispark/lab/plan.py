@@ -85,6 +85,7 @@ def up_plan(repo: Path, client: EngineApi, digest: Digest = digest_of) -> dict[s
         "pushes": [prepared.images[name].reference for name, reference in references.items() if not reference],
         "labels": desired.labels,
         "reasons": assessment.reasons,
+        "abandoned": list(assessment.abandoned),
         "agent": prepared.agent,
         "agent_sha256": prepared.agent_sha256,
     }

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from trispark.errors import TrisparkError
 from trispark.lab.desired import Container, Desired
 from trispark.lab.layout import LABEL_LAB, LABEL_ROOT, LABEL_SPEC, LABEL_VERSION
 
 Json = dict[str, Any]
+
+ENDED: Final = frozenset({"exited", "dead"})
+"""States in which a container does nothing more by itself; lab containers have no restart policy."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,8 @@ class Observed:
 class Assessment:
     """Names to remove and to make, in any order within a kind, and why; `refusals` forbid doing anything.
 
-    `reasons` maps each removed name to one phrase.
+    `reasons` maps each removed name to one phrase. `abandoned`: the root ids of other checkouts whose ended labs are
+    among what is removed.
     """
 
     refusals: tuple[TrisparkError, ...] = ()
@@ -37,6 +42,7 @@ class Assessment:
     create_networks: tuple[str, ...] = ()
     create_volumes: tuple[str, ...] = ()
     reasons: dict[str, str] = field(default_factory=dict)
+    abandoned: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -53,11 +59,17 @@ class Assessment:
 
 
 def assess(desired: Desired, observed: Observed) -> Assessment:
-    """Compare. Objects of ours that are stale are removed and made again; objects of anyone else refuse the whole."""
-    refusals = _refusals(desired, observed)
+    """Compare. Objects of ours that are stale are removed and made again; objects of anyone else refuse the whole.
+
+    One exception: a lab of another checkout all of whose containers have ended (the machine went down under it) holds
+    the names and networks and serves nobody, so it is removed.
+    """
+    abandoned = _abandoned_roots(desired.root, observed)
+    refusals = _refusals(desired, observed, abandoned)
     if refusals:
         return Assessment(refusals=refusals)
-    ours = _ours(desired.root, observed)
+    ours = _of_roots({desired.root}, observed)
+    left = _of_roots(abandoned, observed)
     versions = {_labels(thing).get(LABEL_VERSION, "") for thing in (*ours.containers, *ours.networks, *ours.volumes)}
     stale_version = versions - {desired.version}
     reasons: dict[str, str] = {}
@@ -72,17 +84,24 @@ def assess(desired: Desired, observed: Observed) -> Assessment:
         gone_containers = _stale_containers(desired, ours, gone_networks, reasons)
         gone_volumes = {str(thing["Name"]) for thing in ours.volumes} - set(desired.volumes)
         reasons.update(dict.fromkeys(gone_volumes, "no volume of this lab"))
+    left_names = [
+        tuple(str(thing["Name"]).lstrip("/") for thing in things)
+        for things in (left.containers, left.networks, left.volumes)
+    ]
+    for names in left_names:
+        reasons.update(dict.fromkeys(names, "of another checkout's lab, none of whose containers runs any more"))
     kept_containers = {_container_name(thing) for thing in ours.containers} - gone_containers
     kept_networks = {str(thing["Name"]) for thing in ours.networks} - gone_networks
     kept_volumes = {str(thing["Name"]) for thing in ours.volumes} - gone_volumes
     return Assessment(
-        remove_containers=tuple(sorted(gone_containers)),
-        remove_networks=tuple(sorted(gone_networks)),
-        remove_volumes=tuple(sorted(gone_volumes)),
+        remove_containers=tuple(sorted(gone_containers.union(left_names[0]))),
+        remove_networks=tuple(sorted(gone_networks.union(left_names[1]))),
+        remove_volumes=tuple(sorted(gone_volumes.union(left_names[2]))),
         create_containers=tuple(each.name for each in desired.containers if each.name not in kept_containers),
         create_networks=tuple(name for name in desired.networks if name not in kept_networks),
         create_volumes=tuple(name for name in desired.volumes if name not in kept_volumes),
         reasons=reasons,
+        abandoned=tuple(sorted(abandoned)),
     )
 
 
@@ -91,7 +110,7 @@ def assess_removal(root: str, observed: Observed) -> Assessment:
 
     Refused when a container that is not ours sits on one of our networks (`Containers` of the network's inspect JSON).
     """
-    ours = _ours(root, observed)
+    ours = _of_roots({root}, observed)
     names = {_container_name(thing) for thing in ours.containers}
     guests = sorted(
         {
@@ -111,19 +130,29 @@ def assess_removal(root: str, observed: Observed) -> Assessment:
     )
 
 
-def _refusals(desired: Desired, observed: Observed) -> tuple[TrisparkError, ...]:
+def _abandoned_roots(root: str, observed: Observed) -> frozenset[str]:
+    """Roots of other labs whose containers have all ended. One without a container may be about to start: not that."""
+    states: dict[str, set[str]] = {}
+    for container in observed.containers:
+        if _is_lab(container):
+            states.setdefault(_labels(container).get(LABEL_ROOT, ""), set()).add(container["State"]["Status"])
+    return frozenset(other for other, its in states.items() if other not in ("", root) and its <= ENDED)
+
+
+def _refusals(desired: Desired, observed: Observed, abandoned: frozenset[str]) -> tuple[TrisparkError, ...]:
+    accepted = {desired.root, *abandoned}
     found: list[TrisparkError] = []
     wanted = {each.name for each in desired.containers}
     for container in observed.containers:
         name = _container_name(container)
         if _is_lab(container):
-            found.extend(_other_root(desired.root, "container", name, container))
+            found.extend(_other_root(accepted, desired.root, "container", name, container))
         elif name in wanted:
             found.append(_foreign("container", name, "has the name of one of ours without our label"))
     for network in observed.networks:
         name = str(network["Name"])
         if _is_lab(network):
-            found.extend(_other_root(desired.root, "network", name, network))
+            found.extend(_other_root(accepted, desired.root, "network", name, network))
             continue
         if name in desired.networks:
             found.append(_foreign("network", name, "has the name of one of ours without our label"))
@@ -135,7 +164,7 @@ def _refusals(desired: Desired, observed: Observed) -> tuple[TrisparkError, ...]
     for volume in observed.volumes:
         name = str(volume["Name"])
         if _is_lab(volume):
-            found.extend(_other_root(desired.root, "volume", name, volume))
+            found.extend(_other_root(accepted, desired.root, "volume", name, volume))
         elif name in desired.volumes:
             found.append(_foreign("volume", name, "has the name of one of ours without our label"))
     return tuple(found)
@@ -201,11 +230,11 @@ def _container_fault(
     return ""
 
 
-def _ours(root: str, observed: Observed) -> Observed:
-    def mine(things: tuple[Json, ...]) -> tuple[Json, ...]:
-        return tuple(thing for thing in things if _is_lab(thing) and _labels(thing).get(LABEL_ROOT) == root)
+def _of_roots(roots: Collection[str], observed: Observed) -> Observed:
+    def theirs(things: tuple[Json, ...]) -> tuple[Json, ...]:
+        return tuple(thing for thing in things if _is_lab(thing) and _labels(thing).get(LABEL_ROOT) in roots)
 
-    return Observed(mine(observed.containers), mine(observed.networks), mine(observed.volumes))
+    return Observed(theirs(observed.containers), theirs(observed.networks), theirs(observed.volumes))
 
 
 def _labels(thing: Json) -> dict[str, str]:
@@ -243,14 +272,14 @@ def _foreign(kind: str, name: str, observed: str) -> TrisparkError:
     )
 
 
-def _other_root(root: str, kind: str, name: str, thing: Json) -> list[TrisparkError]:
+def _other_root(accepted: Collection[str], root: str, kind: str, name: str, thing: Json) -> list[TrisparkError]:
     owner = _labels(thing).get(LABEL_ROOT, "")
-    if owner == root:
+    if owner in accepted:
         return []
     return [
         TrisparkError(
             "TS-LAB-OTHERROOT",
-            "the lab of another checkout is on this machine",
+            "the lab of another checkout runs on this machine",
             where=f"{kind} {name}",
             expected=f"label {LABEL_ROOT}={root}",
             observed=f"label {LABEL_ROOT}={owner or 'missing'}",

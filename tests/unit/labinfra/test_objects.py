@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,8 @@ class Engine:
         return {"Name": name, "Labels": self._inspect(name)}
 
     def remove_container(self, container: str, *, v: bool, force: bool) -> None:
-        assert (v, force) == (True, True)
-        self._do(f"rm {container}")
+        assert v
+        self._do(f"rm {container}" if force else f"rm, unless it runs, {container}")
 
     def remove_network(self, net_id: str) -> None:
         self._do(f"network rm {net_id}")
@@ -106,6 +107,15 @@ def test_what_is_not_ours_stays_whatever_the_plan_says(tmp_path: Path, name: str
     assert refused.value.id == "TS-LAB-FOREIGN"
     assert refused.value.where.endswith(name)
     assert not [what for what in engine.done if what.endswith(f"rm {name}")]
+
+
+def test_an_ended_lab_of_another_checkout_goes_without_force(tmp_path: Path) -> None:
+    labels = all_of(tmp_path)
+    for name in ("spark1", "mgmt", "v0"):
+        labels[name] = {**ours(tmp_path), "trispark.lab.root": "0" * 16}
+    engine = Engine(labels)
+    carry_out(tmp_path, engine, replace(WHOLE, abandoned=("0" * 16,)))
+    assert {"rm spark0", "rm, unless it runs, spark1", "network rm mgmt", "volume rm v0"} <= set(engine.done)
 
 
 def test_refusal_of_the_engine_names_the_object_and_ends_the_kinds_after_it(tmp_path: Path) -> None:

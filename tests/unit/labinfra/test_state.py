@@ -211,11 +211,14 @@ def image_labels_only(name: str) -> Json:
         ("networks", network("wide", "10.0.0.0/8", {}), "TS-LAB-FOREIGN", "network wide"),
         ("networks", network("narrow", "10.77.1.128/25", {}), "TS-LAB-FOREIGN", "network narrow"),
         ("volumes", {"Name": "spark0-docker", "Labels": None}, "TS-LAB-FOREIGN", "volume spark0-docker"),
-        (
-            "containers",
-            {"Name": "/any", "State": {"Status": "exited"}, "Config": {"Labels": labels(OTHER)}},
-            "TS-LAB-OTHERROOT",
-            "container any",
+        *(
+            (
+                "containers",
+                {"Name": "/any", "State": {"Status": state}, "Config": {"Labels": labels(OTHER)}},
+                "TS-LAB-OTHERROOT",
+                "container any",
+            )
+            for state in ("running", "created", "paused", "restarting")
         ),
         ("networks", network("lab-mgmt", "10.77.0.0/24", labels(OTHER)), "TS-LAB-OTHERROOT", "network lab-mgmt"),
         ("volumes", {"Name": "old", "Labels": labels(OTHER)}, "TS-LAB-OTHERROOT", "volume old"),
@@ -228,6 +231,35 @@ def test_what_is_not_ours_is_refused_by_name(kind: str, thing: Json, error: str,
     assert [(each.id, each.where) for each in found.refusals] == [(error, where)]
     assert found.remove_containers == found.remove_networks == found.remove_volumes == ()
     assert found.create_containers == ()
+
+
+def ended(name: str, root: str = OTHER, state: str = "exited") -> Json:
+    return {"Name": f"/{name}", "State": {"Status": state}, "Config": {"Labels": labels(root)}}
+
+
+def test_the_ended_lab_of_another_checkout_gives_way() -> None:
+    """A machine that went down under a lab leaves its objects; they hold the names and networks and serve nobody."""
+    things = {
+        "containers": [ended("spark0"), ended("old", state="dead")],
+        "networks": [network("lab-mgmt", "10.77.0.0/24", labels(OTHER))],
+        "volumes": [{"Name": "spark0-docker", "Labels": labels(OTHER)}],
+    }
+    found = assess(desired(), observed(things))
+    assert found.refusals == ()
+    assert found.abandoned == (OTHER,)
+    assert found.remove_containers == ("old", "spark0")
+    assert found.remove_networks == ("lab-mgmt",)
+    assert found.remove_volumes == ("spark0-docker",)
+    assert set(found.create_containers) == {each.name for each in desired().containers}
+    assert set(found.create_networks) == set(NETWORKS)
+    assert set(found.reasons) == {"old", "spark0", "lab-mgmt", "spark0-docker"}
+
+
+def test_one_running_container_keeps_a_whole_lab_of_another_checkout() -> None:
+    things = {"containers": [ended("spark0"), ended("spark1", state="running")], "networks": [], "volumes": []}
+    found = assess(desired(), observed(things))
+    assert {each.id for each in found.refusals} == {"TS-LAB-OTHERROOT"}
+    assert found.abandoned == found.remove_containers == ()
 
 
 @pytest.mark.parametrize("subnet", ["10.78.0.0/24", "192.168.0.0/16", "fd00::/64"])
