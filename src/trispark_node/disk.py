@@ -86,6 +86,14 @@ class Disk:
         temporary.symlink_to(target)
         self.rename(temporary, path)
 
+    def link(self, source: Path, target: Path) -> None:
+        """`target` becomes a second name of `source`, in place of what it was."""
+        temporary = target.with_name(f".{target.name}.new")
+        self.remove_file(temporary)
+        self._before("link", temporary)
+        temporary.hardlink_to(source)
+        self.rename(temporary, target)
+
     def append_line(self, path: Path, line: bytes, mode: int = STATE_FILE_MODE) -> None:
         """Append one line and sync it. What an interrupted append left without its line end is cut off first: it was
         never acknowledged, and a line glued to it would be lost with it."""

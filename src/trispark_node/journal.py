@@ -1,4 +1,8 @@
-"""Write-ahead journal: the intent is on the disk before the effect, so that a later verb knows what was under way."""
+"""Write-ahead journal: the intent is on the disk before the effect, so that a later verb knows what was under way.
+
+Each append reads it whole, so it is kept short: past `MOST_LINES` the newest entries and what is still needed of the
+older ones become the journal, and the long one stays beside it as the previous journal, which no verb reads.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,9 @@ from trispark_node.regular_file import read_regular
 INTENT, DONE, FAILED = "intent", "done", "failed"
 _LAST_SEQ = 2**53
 """No journal has so many lines; a damaged number beyond it must not become the next one's."""
+MOST_LINES = 4000
+KEPT_LINES = 1000
+"""About 20 lines a boot: a hundred boots and their ends."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,15 @@ class History:
                 open_intents = {seq: kept for seq, kept in open_intents.items() if kept.verb != entry.verb}
         return list(open_intents.values())
 
+    def newest(self, count: int) -> list[Entry]:
+        """The last `count` entries; of those before, what is pending, the intents that the last ones answer, and the
+        last start, which tells `recover` whether a later one followed."""
+        late = self.entries[-count:]
+        needed = {entry.seq for entry in late} | {entry.seq for entry in self.pending()}
+        needed |= {entry.detail["intent"] for entry in late if entry.phase != INTENT}
+        needed |= {max((entry.seq for entry in self.entries if entry.verb == "start"), default=0)}
+        return [entry for entry in self.entries if entry.seq in needed]
+
 
 def _parse(line: bytes) -> Entry | None:
     try:
@@ -72,6 +88,16 @@ def _parse(line: bytes) -> Entry | None:
 
 def _is_seq(value: Any) -> bool:
     return type(value) is int and 0 < value <= _LAST_SEQ
+
+
+def previous(path: Path) -> Path:
+    """Where the journal before the last shortening is."""
+    return path.with_name(f"{path.stem}.previous{path.suffix}")
+
+
+def _line(entry: Entry) -> bytes:
+    fields = {"seq": entry.seq, "time": entry.time, "verb": entry.verb, "phase": entry.phase}
+    return canonical_json({**fields, "detail": dict(entry.detail)})
 
 
 class Journal:
@@ -101,10 +127,19 @@ class Journal:
         """Append one entry durably and return its `seq`."""
         self._disk.make_directory(self._path.parent)
         with self._exclusive():
-            seq = max((entry.seq for entry in self.read().entries), default=0) + 1
-            entry = {"seq": seq, "time": self._clock.now(), "verb": verb, "phase": phase, "detail": dict(detail)}
-            self._disk.append_line(self._path, canonical_json(entry))
+            history = self.read()
+            if len(history.entries) + len(history.damaged_lines) >= MOST_LINES:
+                with suppress(OSError):  # a full disk; the journal may be longer, but it may not lack this line
+                    self._shorten(history)
+            seq = max((entry.seq for entry in history.entries), default=0) + 1
+            self._disk.append_line(self._path, _line(Entry(seq, self._clock.now(), verb, phase, detail)))
         return seq
+
+    def _shorten(self, history: History) -> None:
+        """Whenever it is cut off, the journal is the long one or the short one."""
+        self._disk.link(self._path, previous(self._path))
+        lines = [_line(entry) + b"\n" for entry in history.newest(KEPT_LINES)]
+        self._disk.replace(self._path, b"".join(lines))
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from trispark_node.containers import ROLE_BENCH, ROLE_ENGINE, own
 from trispark_node.docker_client import Container
 from trispark_node.errors import AgentError
 from trispark_node.fields import Fields
-from trispark_node.journal import INTENT
+from trispark_node.journal import INTENT, previous
 from trispark_node.layout import Layout
 from trispark_node.lock import held, is_held
 from trispark_node.logs import boot_of
@@ -86,6 +86,7 @@ def _apply(node: Node, leaving: Leaving) -> None:
             node.disk.remove_tree(path)
         else:
             node.disk.remove_file(path)
+    node.disk.remove_file(previous(journal))  # the line above may have made it
     node.disk.sync_directory(node.layout.root)
     node.disk.remove_file(journal)
 

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from trispark_node import journal as journal_module
+from trispark_node.disk import Disk
 from trispark_node.errors import AgentError
-from trispark_node.journal import DONE, FAILED, INTENT, Journal
+from trispark_node.journal import DONE, FAILED, INTENT, Journal, previous
 
 details = st.dictionaries(st.text(max_size=8), st.integers() | st.text(max_size=20) | st.none(), max_size=3)
 entries = st.lists(st.tuples(st.sampled_from(["stop", "start", "stage"]), details), max_size=6)
@@ -91,3 +93,87 @@ def test_the_intent_is_on_the_disk_before_the_effect(bench, active):
     bench.ask("start", boot_id="b1", epoch=5)
     assert [(entry.verb, entry.phase, entry.detail["boot_id"]) for entry in seen] == [("start", "intent", "b1")]
     assert bench.node.journal.read().pending() == []
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """A journal that is shortened after 40 lines to 10."""
+    monkeypatch.setattr(journal_module, "MOST_LINES", 40)
+    monkeypatch.setattr(journal_module, "KEPT_LINES", 10)
+
+
+def steps(journal: Journal, count: int) -> None:
+    for number in range(count):
+        with journal.step("stop", {"number": number}):
+            pass
+
+
+def test_a_long_journal_is_shortened_and_loses_nothing_that_is_needed(tmp_path, bench, short):
+    journal = fresh(tmp_path, bench)
+    started = journal.append("start", INTENT, {"boot": "a"})
+    journal.append("start", DONE, {"intent": started})
+    pending = journal.append("stage", INTENT, {"generation": "g"})
+    steps(journal, 100)
+    history = journal.read()
+    assert len(history.entries) < 40
+    assert [entry.seq for entry in history.pending()] == [pending]
+    assert max(entry.seq for entry in history.entries if entry.verb == "start") == started + 1
+    assert history.entries[-1].seq == 203
+    intents = {entry.seq for entry in history.entries if entry.phase == INTENT}
+    answered = {entry.detail["intent"] for entry in history.entries[3:] if entry.phase == DONE}
+    assert answered <= intents
+    before = Journal(previous(tmp_path / "journal.jsonl"), bench.node.disk, bench.clock).read()
+    assert len(before.entries) == 40
+
+
+def test_a_journal_below_the_bound_has_one_file(tmp_path, bench, short):
+    journal = fresh(tmp_path, bench)
+    steps(journal, 20)
+    assert len(journal.read().entries) == 40
+    assert not previous(tmp_path / "journal.jsonl").exists()
+
+
+class Cut(Exception):
+    pass
+
+
+def test_a_crash_at_any_step_of_the_shortening_leaves_the_long_or_the_short_journal(tmp_path, bench, short):
+    outcomes = set()
+    for at in range(100):
+        place = tmp_path / str(at)
+        seen = []
+
+        def before(step, path, at=at, seen=seen):
+            if len(seen) == at:
+                raise Cut
+            seen.append(step)
+
+        whole = Journal(place / "journal.jsonl", Disk(), bench.clock)
+        pending = whole.append("stage", INTENT, {})
+        steps(whole, 19)
+        whole.append("start", INTENT, {})
+        cut = Journal(place / "journal.jsonl", Disk(before), bench.clock)
+        try:
+            cut.append("stop", INTENT, {})
+        except Cut:
+            pass
+        else:
+            assert outcomes == {40, 12, 13}, "long; short; short with the line"
+            return
+        history = whole.read()
+        assert not history.damaged_lines
+        assert [entry.seq for entry in history.pending()][:2] == [pending, 40]
+        outcomes.add(len(history.entries))
+        whole.append("stop", INTENT, {})
+        assert len(whole.read().entries) < 40
+    pytest.fail("the steps do not end")
+
+
+def test_a_full_disk_keeps_the_long_journal_and_takes_the_line(tmp_path, bench, short):
+    def before(step, path):
+        if step == "link":
+            raise OSError(28, "No space left on device")
+
+    journal = Journal(tmp_path / "journal.jsonl", Disk(before), bench.clock)
+    steps(journal, 30)
+    assert len(journal.read().entries) == 60
