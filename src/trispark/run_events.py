@@ -135,6 +135,7 @@ class RunEvents:
     pid: int | None = None
     last_play: str = ""
     last_task: str = ""
+    tasks: int = 0
     _play_started: float | None = None
     _now: float | None = None
     _waiting: set[str] = field(default_factory=set)
@@ -196,6 +197,7 @@ class RunEvents:
 
     def _start_task(self, name: str) -> None:
         self.last_task = name
+        self.tasks += 1
         self._waiting.clear()
         self._noted.clear()
         self.observer.task_started(name)

@@ -29,6 +29,9 @@ from trispark.run_events import FailedEvent, PlaySeconds, QuietObserver, RunEven
 
 INTERRUPT_GRACE_S = 20.0
 """How long ansible-playbook may take to end after the first Ctrl-C before it is killed."""
+MISSED_TASKS = 3
+"""So many tasks begun after it was asked to end say that it did not notice: Python drops an exception that a signal
+raises inside a finaliser, and ansible-playbook asks itself once. One or two may be on their way when it is asked."""
 
 KEPT_RUNS = 50
 """How many runs stay in ``.trispark/runs``, the one that begins included; ``./trispark play --help`` says so."""
@@ -104,7 +107,8 @@ def forget_outer_run(environment: MutableMapping[str, str]) -> None:
 
 
 class Interrupts:
-    """First INT or TERM: ask ansible-playbook to end by itself. After the grace time, or at a second one: kill it."""
+    """First INT or TERM: ask ansible-playbook to end by itself. After the grace time, at a second one, or when it goes
+    on as if it had not been asked: kill it."""
 
     def __init__(
         self, events: RunEvents, kill: Callable[[int, int], None] = os.kill, now: Callable[[], float] = time.monotonic
@@ -114,6 +118,7 @@ class Interrupts:
         self._now = now
         self._asked_at: float | None = None
         self._insisted = False
+        self._tasks_then = 0
 
     @property
     def interrupted(self) -> bool:
@@ -125,6 +130,7 @@ class Interrupts:
             self._insisted = True
             return
         self._asked_at = self._now()
+        self._tasks_then = self._events.tasks
         if self._events.pid is None:
             self._insisted = True
             return
@@ -135,7 +141,10 @@ class Interrupts:
 
     def must_kill(self) -> bool:
         """The cancel callback of ansible-runner, which kills the process group when it says true."""
-        return self._asked_at is not None and (self._insisted or self._now() - self._asked_at > INTERRUPT_GRACE_S)
+        if self._asked_at is None:
+            return False
+        missed = self._events.tasks - self._tasks_then >= MISSED_TASKS
+        return self._insisted or missed or self._now() - self._asked_at > INTERRUPT_GRACE_S
 
     @contextmanager
     def installed(self) -> Iterator[None]:

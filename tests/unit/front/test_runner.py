@@ -256,6 +256,22 @@ def test_second_interrupt_insists() -> None:
     assert len(killed) == 1
 
 
+def test_a_playbook_that_goes_on_after_it_was_asked_to_end_is_killed() -> None:
+    """Ansible asks itself once; an exception that a finaliser swallowed is not raised again."""
+    events = RunEvents()
+    events.pid = 42
+    subject = Interrupts(events, lambda process, number: None, Clock())
+    task = {"event": "playbook_on_task_start", "event_data": {"task": "x"}}
+    for _ in range(10):
+        events.add(task)
+    subject.handle()
+    for _ in range(2):
+        events.add(task)
+    assert not subject.must_kill(), "they may have begun before"
+    events.add(task)
+    assert subject.must_kill()
+
+
 def test_interrupt_before_ansible_has_said_anything_kills() -> None:
     subject, _, killed = interrupts(None)
     subject.handle()
