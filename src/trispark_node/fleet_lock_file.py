@@ -144,8 +144,12 @@ def read(node: Node) -> State:
         return State()
     except OSError as error:
         raise Damaged(error.strerror or str(error)) from error
+    return _parsed(content, str(node.layout.fleet_lock))
+
+
+def _parsed(content: bytes, where: str) -> State:
     try:
-        fields = Fields(parse_json(content), str(node.layout.fleet_lock))
+        fields = Fields(parse_json(content), where)
         fields.integer("schema_version", low=SCHEMA_VERSION, high=SCHEMA_VERSION)
         holder = Holder.parse(fields.inner("holder")) if fields.has("holder") else None
         return State(holder, tuple(Loss.parse(each) for each in fields.inners("losses")))

@@ -22,8 +22,14 @@ def parse_json(data: bytes | str, *, any_text: bool = False) -> Any:
         value = json.loads(text, parse_int=whole_number)
     except RecursionError:
         raise ValueError(f"more than {MAX_DEPTH} levels of objects and lists") from None
-    _check(value, any_text)
+    if not _plain(text):
+        _check(value, any_text)
     return value
+
+
+def _plain(text: str) -> bool:
+    """Whether its characters alone say that `_check` would find nothing: most of what is read is of this kind."""
+    return text.isascii() and "\\u" not in text and text.count("{") + text.count("[") <= MAX_DEPTH
 
 
 def whole_number(literal: str) -> int:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from trispark import fleet_lock
-from trispark_node import journal, share_bounded
+from trispark_node import fleet_lock_file, journal, share_bounded
 
 HOSTS = ("desk", "van")
 INCIDENT = ("stop", "rollback", "recover")
@@ -44,7 +44,8 @@ class Interruption(NamedTuple):
 
 
 PARSED = lru_cache(4096)(journal._parse)
-"""A line means the same each time that it is read, and the model reads each one some dozen times."""
+LOCK = lru_cache(4096)(fleet_lock_file._parsed)
+"""A content means the same each time that it is read, and the model reads each one some dozen times."""
 INTERRUPTIONS = st.one_of(
     st.none(), st.builds(Interruption, st.sampled_from(KINDS), st.integers(0, 45), st.integers(0, 30))
 )
@@ -108,14 +109,15 @@ class FleetMachine(RuleBasedStateMachine):
         self.acting = HOSTS[0]
         self.epochs = dict.fromkeys(NAMES, 0)
         self.broken: set[tuple[str, str]] = set()
-        self.replaced = (share_bounded.call, fleet_lock.has_ended, journal._parse)
+        self.replaced = (share_bounded.call, fleet_lock.has_ended, journal._parse, fleet_lock_file._parsed)
         share_bounded.call = lambda work, _deadline_s: work()  # no process for each look that could hang
         fleet_lock.has_ended = self.has_ended
         journal._parse = PARSED
+        fleet_lock_file._parsed = LOCK
         self.figures["sequences"] += 1
 
     def teardown(self) -> None:
-        share_bounded.call, fleet_lock.has_ended, journal._parse = self.replaced
+        share_bounded.call, fleet_lock.has_ended, journal._parse, fleet_lock_file._parsed = self.replaced
         if hasattr(self, "fleet"):
             self.figures["calls of agents"] += self.fleet.calls
         shutil.rmtree(self.base, ignore_errors=True)
