@@ -8,7 +8,9 @@ help for a person (`--help`, `-h`, or no verb).
 
 from __future__ import annotations
 
+import importlib
 import json
+import operator
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -16,43 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from trispark_node import (
-    NODE_ROOT,
-    PROTOCOL,
-    VERSION,
-    adopt,
-    at_boot,
-    backup,
-    baseline,
-    boot_log,
-    by_hand,
-    engine,
-    engram,
-    engram_job,
-    engram_request,
-    epoch,
-    fleet_lock,
-    fleet_lock_verbs,
-    generations,
-    good,
-    host,
-    http_request,
-    images,
-    logs,
-    observe,
-    oneshot,
-    prune,
-    records,
-    recover,
-    restore,
-    rollback,
-    share,
-    site_facts,
-    stopped,
-    support,
-    uninstall,
-    watching,
-)
+from trispark_node import NODE_ROOT, PROTOCOL, VERSION, by_hand, fleet_lock
 from trispark_node.errors import AgentError, request_error
 from trispark_node.fields import Fields
 from trispark_node.fleet_owner import Owner
@@ -60,10 +26,21 @@ from trispark_node.layout import Layout
 from trispark_node.mutation import Mode, Plan, mutate
 from trispark_node.node import Node
 from trispark_node.plain_json import parse_json
-from trispark_node.status import StatusRequest, status
 from trispark_node.unexpected import internal_error, os_error
 
 Run = Callable[[Node, Fields], dict[str, Any]]
+
+
+def _later(place: str) -> Callable[..., Any]:
+    """The function `module:name` of this package, imported when it is called first: most of an agent's call would else
+    be the import of other verbs' modules."""
+    module, _, name = place.partition(":")
+
+    def call(*arguments: Any) -> Any:
+        found: Callable[..., Any] = operator.attrgetter(name)(importlib.import_module(f"trispark_node.{module}"))
+        return found(*arguments)
+
+    return call
 
 
 @dataclass(frozen=True)
@@ -115,7 +92,7 @@ def _with_mode(
         if not is_change(request):
             with fleet_lock.renewed(node, mode.owner):
                 return run(node, request, mode)
-        with fleet_lock.admitted(node, name, mode.owner, fleet_lock_verbs.lease_of_site(node)) as notes:
+        with fleet_lock.admitted(node, name, mode.owner, _later("fleet_lock_verbs:lease_of_site")(node)) as notes:
             return {**run(node, request, mode), **notes}
 
     return _of_the_lock(parse, locked)
@@ -131,6 +108,15 @@ def _of_the_lock(parse: Callable[[Fields], Any], run: Callable[[Node, Any, Mode]
         return run(node, request, mode)
 
     return Verb(verb, changes=True)
+
+
+def _nothing(_fields: Fields) -> None:
+    """Of a verb without parameters."""
+
+
+def _of_the_node(place: str) -> Callable[[Node, None], Plan]:
+    """A plan that asks for nothing but the node."""
+    return lambda node, _request: _later(place)(node)
 
 
 HELP = {
@@ -184,52 +170,69 @@ HELP = {
 
 VERBS: dict[str, Verb] = {
     "version": _reading(lambda _node: {"version": VERSION, "protocol": PROTOCOL}),
-    "host": _asking(host.HostRequest.parse, host.host),
-    "status": _asking(StatusRequest.parse, status),
-    "image-ensure": _changing("image-ensure", images.ImageRequest.parse, images.plan_image, "image"),
-    "engram": _with_mode("engram", engram_request.EngramRequest.parse, engram.engram, engram.changes),
-    "engram-job": _with_mode("engram-job", engram_job.JobRequest.parse, engram_job.engram_job, engram_job.changes),
-    "share": _with_mode("share", share.ShareRequest.parse, share.share, share.changes),
-    "site-set": _changing("site-set", site_facts.SiteFacts.parse, site_facts.plan_set),
-    "stage": _changing("stage", generations.StageRequest.parse, generations.plan_stage),
-    "generation-show": _asking(generations.GenerationRequest.parse, generations.show),
-    "activate": _changing("activate", generations.GenerationRequest.parse, generations.plan_activate),
-    "fence": _changing("fence", epoch.FenceRequest.parse, epoch.plan_fence),
-    "can-start": _asking(generations.GenerationRequest.parse, engine.can_start),
-    "start": _changing("start", engine.StartRequest.parse, engine.plan_start),
-    "stop": _changing("stop", engine.StopRequest.parse, engine.plan_stop),
-    "rollback": _changing("rollback", rollback.RollbackRequest.parse, rollback.plan_rollback),
-    "rollback-clear": _changing("rollback-clear", rollback.ClearRequest.parse, rollback.plan_clear),
-    "recover": _changing("recover", lambda _fields: None, lambda node, _request: recover.plan_recover(node)),
-    "prove-stopped": _asking(stopped.ProveRequest.parse, stopped.verb),
-    "survey": _asking(adopt.SurveyRequest.parse, adopt.survey),
-    "adopt": _changing("adopt", adopt.AdoptRequest.parse, adopt.plan_adopt),
-    "adopt-back": _changing("adopt-back", adopt.BackRequest.parse, adopt.plan_back),
-    "wait": _asking(watching.WaitRequest.parse, watching.wait),
-    "observe": _asking(logs.LogRequest.parse, observe.observe),
-    "request": _asking(http_request.HttpRequest.parse, lambda node, request: http_request.perform(node.http, request)),
-    "request-batch": _asking(
-        http_request.BatchRequest.parse, lambda node, batch: http_request.perform_batch(node.http, batch)
+    "host": _asking(_later("host:HostRequest.parse"), _later("host:host")),
+    "status": _asking(_later("status:StatusRequest.parse"), _later("status:status")),
+    "image-ensure": _changing(
+        "image-ensure", _later("images:ImageRequest.parse"), _later("images:plan_image"), "image"
     ),
-    "oneshot": _with_mode("oneshot", oneshot.OneshotRequest.parse, oneshot.oneshot),
-    "good-mark": _changing("good-mark", good.GoodMark.parse, good.plan_mark),
-    "baseline-show": _reading(baseline.show),
-    "baseline-set": _changing("baseline-set", baseline.SetRequest.parse, baseline.plan_set),
-    "lock-take": _of_the_lock(fleet_lock_verbs.TakeRequest.parse, fleet_lock_verbs.lock_take),
-    "lock-release": _of_the_lock(fleet_lock_verbs.ReleaseRequest.parse, fleet_lock_verbs.lock_release),
+    "engram": _with_mode(
+        "engram", _later("engram_request:EngramRequest.parse"), _later("engram:engram"), _later("engram:changes")
+    ),
+    "engram-job": _with_mode(
+        "engram-job",
+        _later("engram_job:JobRequest.parse"),
+        _later("engram_job:engram_job"),
+        _later("engram_job:changes"),
+    ),
+    "share": _with_mode("share", _later("share:ShareRequest.parse"), _later("share:share"), _later("share:changes")),
+    "site-set": _changing("site-set", _later("site_facts:SiteFacts.parse"), _later("site_facts:plan_set")),
+    "stage": _changing("stage", _later("generations:StageRequest.parse"), _later("generations:plan_stage")),
+    "generation-show": _asking(_later("generations:GenerationRequest.parse"), _later("generations:show")),
+    "activate": _changing(
+        "activate", _later("generations:GenerationRequest.parse"), _later("generations:plan_activate")
+    ),
+    "fence": _changing("fence", _later("epoch:FenceRequest.parse"), _later("epoch:plan_fence")),
+    "can-start": _asking(_later("generations:GenerationRequest.parse"), _later("engine:can_start")),
+    "start": _changing("start", _later("engine:StartRequest.parse"), _later("engine:plan_start")),
+    "stop": _changing("stop", _later("engine:StopRequest.parse"), _later("engine:plan_stop")),
+    "rollback": _changing("rollback", _later("rollback:RollbackRequest.parse"), _later("rollback:plan_rollback")),
+    "rollback-clear": _changing("rollback-clear", _later("rollback:ClearRequest.parse"), _later("rollback:plan_clear")),
+    "recover": _changing("recover", _nothing, _of_the_node("recover:plan_recover")),
+    "prove-stopped": _asking(_later("stopped:ProveRequest.parse"), _later("stopped:verb")),
+    "survey": _asking(_later("adopt:SurveyRequest.parse"), _later("adopt:survey")),
+    "adopt": _changing("adopt", _later("adopt:AdoptRequest.parse"), _later("adopt:plan_adopt")),
+    "adopt-back": _changing("adopt-back", _later("adopt:BackRequest.parse"), _later("adopt:plan_back")),
+    "wait": _asking(_later("watching:WaitRequest.parse"), _later("watching:wait")),
+    "observe": _asking(_later("logs:LogRequest.parse"), _later("observe:observe")),
+    "request": _asking(
+        _later("http_request:HttpRequest.parse"),
+        lambda node, request: _later("http_request:perform")(node.http, request),
+    ),
+    "request-batch": _asking(
+        _later("http_request:BatchRequest.parse"),
+        lambda node, batch: _later("http_request:perform_batch")(node.http, batch),
+    ),
+    "oneshot": _with_mode("oneshot", _later("oneshot:OneshotRequest.parse"), _later("oneshot:oneshot")),
+    "good-mark": _changing("good-mark", _later("good:GoodMark.parse"), _later("good:plan_mark")),
+    "baseline-show": _reading(_later("baseline:show")),
+    "baseline-set": _changing("baseline-set", _later("baseline:SetRequest.parse"), _later("baseline:plan_set")),
+    "lock-take": _of_the_lock(_later("fleet_lock_verbs:TakeRequest.parse"), _later("fleet_lock_verbs:lock_take")),
+    "lock-release": _of_the_lock(
+        _later("fleet_lock_verbs:ReleaseRequest.parse"), _later("fleet_lock_verbs:lock_release")
+    ),
     "lock-show": _reading(fleet_lock.show),
-    "record-append": _changing("record-append", records.AppendRequest.parse, records.plan_append),
-    "record-list": _asking(records.ListRequest.parse, records.record_list),
-    "record-show": _asking(records.ShowRequest.parse, records.record_show),
-    "record-head": _reading(records.record_head),
-    "prune": _with_mode("prune", prune.PruneRequest.parse, prune.prune),
-    "at-boot": _with_mode("at-boot", lambda _fields: None, lambda node, _request, mode: at_boot.at_boot(node, mode)),
-    "boot-log": _asking(boot_log.BootLogRequest.parse, boot_log.boot_log),
-    "save-log": _changing("save-log", lambda _fields: None, lambda node, _request: logs.plan_save_log(node)),
-    "backup": _asking(backup.BackupRequest.parse, backup.backup),
-    "restore": _with_mode("restore", restore.RestoreRequest.parse, restore.restore),
-    "support": _asking(support.SupportRequest.parse, support.support),
-    "uninstall": _with_mode("uninstall", uninstall.UninstallRequest.parse, uninstall.uninstall),
+    "record-append": _changing("record-append", _later("records:AppendRequest.parse"), _later("records:plan_append")),
+    "record-list": _asking(_later("records:ListRequest.parse"), _later("records:record_list")),
+    "record-show": _asking(_later("records:ShowRequest.parse"), _later("records:record_show")),
+    "record-head": _reading(_later("records:record_head")),
+    "prune": _with_mode("prune", _later("prune:PruneRequest.parse"), _later("prune:prune")),
+    "at-boot": _with_mode("at-boot", _nothing, lambda node, _request, mode: _later("at_boot:at_boot")(node, mode)),
+    "boot-log": _asking(_later("boot_log:BootLogRequest.parse"), _later("boot_log:boot_log")),
+    "save-log": _changing("save-log", _nothing, _of_the_node("logs:plan_save_log")),
+    "backup": _asking(_later("backup:BackupRequest.parse"), _later("backup:backup")),
+    "restore": _with_mode("restore", _later("restore:RestoreRequest.parse"), _later("restore:restore")),
+    "support": _asking(_later("support:SupportRequest.parse"), _later("support:support")),
+    "uninstall": _with_mode("uninstall", _later("uninstall:UninstallRequest.parse"), _later("uninstall:uninstall")),
 }
 
 

@@ -6,13 +6,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trispark_node.clock import Clock, SystemClock
 from trispark_node.disk import Disk
 from trispark_node.docker_client import ContainerClient, SdkClient
-from trispark_node.http_request import HttpClient, UrllibClient
 from trispark_node.journal import Journal
 from trispark_node.layout import Layout
+
+if TYPE_CHECKING:
+    from trispark_node.http_request import HttpClient, Response
+
+
+class LateUrllib:
+    """UrllibClient, imported with the first call: most verbs ask the engine nothing."""
+
+    @cached_property
+    def _client(self) -> HttpClient:
+        from trispark_node.http_request import UrllibClient
+
+        return UrllibClient()
+
+    def call(self, method: str, url: str, body: bytes | None, timeout_s: float) -> Response:
+        return self._client.call(method, url, body, timeout_s)
 
 
 @dataclass(frozen=True)
@@ -22,7 +38,7 @@ class Node:
     layout: Layout
     disk: Disk = field(default_factory=Disk)
     clock: Clock = field(default_factory=SystemClock)
-    http: HttpClient = field(default_factory=UrllibClient)
+    http: HttpClient = field(default_factory=LateUrllib)
     connect: Callable[[], ContainerClient] = SdkClient
     procfs: Path = Path("/proc")
     cgroups: Path = Path("/sys/fs/cgroup")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
+import operator
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,6 +88,30 @@ def test_help_for_a_person(capsys: pytest.CaptureFixture[str], argv: list[str], 
         assert len(line.split()) > 2
     assert len(lines) < len(cli.VERBS) + 20
     assert max(map(len, lines)) <= 100
+
+
+def test_every_part_of_a_verb_is_there():
+    """They are imported at a verb's call alone."""
+    places = re.findall(r'(?:_later|_of_the_node)\("(\w+):([\w.]+)"\)', Path(cli.__file__).read_text())
+    assert len(places) > len(cli.VERBS)
+    for module, name in places:
+        assert callable(operator.attrgetter(name)(importlib.import_module(f"trispark_node.{module}")))
+
+
+def test_a_verb_imports_no_other_verbs_modules():
+    """Three quarters of a call were imports; a call of `fence` needs neither the engine's nor the Docker SDK's."""
+    program = (
+        "import sys; from trispark_node.cli import answer, Node; "
+        "print(*sorted(each for each in sys.modules if each.startswith(('trispark_node', 'http', 'docker'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    loaded = set(done.stdout.split())
+    assert "trispark_node.cli" in loaded
+    assert {
+        "http.client",
+        "docker",
+        *(f"trispark_node.{name}" for name in ("engine", "adopt", "status")),
+    } & loaded == set()
 
 
 def test_an_unknown_verb_leads_to_the_help(bench):
