@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 from trispark.boot_plan import Moment, Project, plan_arm, plan_stored, require_given
 from trispark.controller_action import ControllerAction
+from trispark.errors import TrisparkError
 from trispark.node_site import node_requests_if_readable
-from trispark.record_chain import heads_of, leading_head
+from trispark.record_chain import heads_of, is_level, leading_head
 from trispark.records import RecordCache
 
 
@@ -86,4 +87,14 @@ class ActionModule(ControllerAction):
             plan["requested"]["broke_lock"] = given["broke_lock"]
         if given["started"]:
             plan["started"] = given["started"]
-        return {"changed": False, "plan": plan}
+        return {"changed": False, "plan": plan, "level": _level(given)}
+
+
+def _level(given: dict[str, Any]) -> bool:
+    """Copies that cannot be read are no reason to end here; the task that copies records judges them."""
+    heads = heads_of(given["statuses"])
+    cache = RecordCache(Path(given["root"]).resolve() / ".trispark" / given["site"] / "records")
+    try:
+        return len(heads) == len(given["statuses"]) and is_level(heads, cache)
+    except TrisparkError:
+        return False

@@ -116,6 +116,10 @@ plan:
   description: The plan as C(src/trispark/boot_plan.py) describes it.
   type: dict
   returned: success
+level:
+  description: Whether nodes and controller end with the same record, so that none has to be copied before the boot.
+  type: bool
+  returned: success
 """
 
 # The task runs plugins/action/trispark_plan.py on the controller; this file is its documentation.

@@ -237,6 +237,14 @@ def needed(head: Head | None, heads: Heads, cache: RecordCache) -> list[int]:
     return [seq for seq in range(max(min(numbers), 1), int(head["seq"]) + 1) if seq not in held]
 
 
+def is_level(heads: Heads, cache: RecordCache) -> bool:
+    """Whether nodes and controller end with the same record, so that nothing has to be copied for the next one. Copies
+    that are not there at all hinder nothing."""
+    ends = {str(head["hash"]) if head else None for head in heads.values()}
+    copy = cache.head()
+    return len(ends) == 1 and (copy is None or copy["hash"] in ends)
+
+
 def refuse_forked_copy(heads: Heads, cache: RecordCache) -> None:
     """Raises TS-RECORD-FORK where the controller's copy is not the nodes' chain: a boot could not be recorded."""
     for node, seq, held, hash_ in _conflicts(heads, cache):

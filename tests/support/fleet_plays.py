@@ -324,8 +324,9 @@ class Run:
             yield from self.task(play, "fence", boot)
             self.require_all(play, "been fenced")
             touched |= set(NAMES)
-            yield from self.task(play, "stop", {"deadline_s": 15}, HEAD)
-            yield from self.task(play, "stop", {"deadline_s": 15}, WORKERS)
+            if plan["purpose"] != "rollback":
+                yield from self.task(play, "stop", {"deadline_s": 15}, HEAD)
+                yield from self.task(play, "stop", {"deadline_s": 15}, WORKERS)
             yield from self.task(play, "activate", {"generation": plan["generation"]})
             self.require_all(play, "stopped and made the generation current")
             yield from self.task(play, "start", boot, WORKERS)

@@ -12,6 +12,7 @@ from trispark.record_chain import (
     appends,
     behind,
     heads_of,
+    is_level,
     judge,
     leading_head,
     needed,
@@ -228,6 +229,23 @@ def test_nodes_that_are_level_need_no_copies(numbers: tuple[int, ...]) -> None:
     chain = Chain(5)
     heads = {f"spark{rank}": chain.head(number) for rank, number in enumerate(numbers)}
     assert all(needed(head, heads, Chain(0)) == [] for head in heads.values())
+
+
+@pytest.mark.parametrize(
+    ("numbers", "held", "level"),
+    [((5, 5, 5), 5, True), ((5, 5, 5), 0, True), ((0, 0, 0), 0, True)]
+    + [((5, 4, 5), 5, False), ((5, 5, 5), 6, False), ((5, 5, 5), 3, False), ((5, 0, 5), 5, False)],
+)
+def test_only_where_all_end_with_one_record_no_copies_are_looked_for(
+    numbers: tuple[int, ...], held: int, level: bool
+) -> None:
+    """A controller that is ahead or behind, a node that is behind, or another chain: the task that copies judges it."""
+    chain = Chain(6)
+    heads = {f"spark{rank}": chain.head(number) if number else None for rank, number in enumerate(numbers)}
+    assert is_level(heads, chain.holding(*range(1, held + 1))) is level
+    other = Chain(0)
+    other.records = [{"seq": 1, "id": "other", "previous": None}]
+    assert not is_level(heads, other)
 
 
 @pytest.mark.parametrize("held", [0, 2, 5])

@@ -21,27 +21,30 @@ CATCH_UP = "record-list, record-show"
 
 def playbook(name: str) -> list[str]:
     """The verbs of a playbook's tasks in order, what it imports and includes in place, a rescue after its block."""
-    return [verb for verb in _of_file(ROOT / "playbooks" / f"{name}.yml") if verb not in NOT_MODELLED]
+    return [verb for verb in _of_file(ROOT / "playbooks" / f"{name}.yml", name) if verb not in NOT_MODELLED]
 
 
-def _of_file(path: Path) -> Iterator[str]:
+def _of_file(path: Path, purpose: str) -> Iterator[str]:
     for each in yaml.safe_load(path.read_text(encoding="utf-8")):
         if "ansible.builtin.import_playbook" in each or "import_playbook" in each:
             name = str(each.get("ansible.builtin.import_playbook") or each["import_playbook"])
-            yield from _of_file(path.parent / name)
+            yield from _of_file(path.parent / name, purpose)
         elif "hosts" in each:
-            yield from _of_tasks(each.get("tasks") or [], path)
+            yield from _of_tasks(each.get("tasks") or [], path, purpose)
         else:
-            yield from _of_tasks([each], path)
+            yield from _of_tasks([each], path, purpose)
 
 
-def _of_tasks(tasks: list[dict[str, Any]], path: Path) -> Iterator[str]:
+def _of_tasks(tasks: list[dict[str, Any]], path: Path, purpose: str) -> Iterator[str]:
     for task in tasks:
         when = task.get("when", [])
-        if "ansible_check_mode" in (when if isinstance(when, list) else [when]):
+        conditions = when if isinstance(when, list) else [when]
+        if "ansible_check_mode" in conditions:
             continue  # what it only shows
+        if purpose == "rollback" and any(each.endswith("_plan.purpose != 'rollback'") for each in conditions):
+            continue
         for part in ("block", "rescue", "always"):
-            yield from _of_tasks(task.get(part) or [], path)
+            yield from _of_tasks(task.get(part) or [], path, purpose)
         if "trispark_node" in task:
             yield str(task["trispark_node"]["verb"])
         elif "trispark_lock" in task:
@@ -49,9 +52,11 @@ def _of_tasks(tasks: list[dict[str, Any]], path: Path) -> Iterator[str]:
         elif "trispark_catch_up" in task:
             yield CATCH_UP
         elif (role := task.get("ansible.builtin.include_role")) is not None:
-            yield from _of_file(ROOT / "roles" / role["name"] / "tasks" / f"{role.get('tasks_from', 'main')}.yml")
+            yield from _of_file(
+                ROOT / "roles" / role["name"] / "tasks" / f"{role.get('tasks_from', 'main')}.yml", purpose
+            )
         elif (file := task.get("ansible.builtin.include_tasks")) is not None:
-            yield from _of_file(path.parent / str(file))
+            yield from _of_file(path.parent / str(file), purpose)
 
 
 class Stage:
@@ -185,8 +190,8 @@ def test_the_model_comes_to_every_task_of_a_playbook(tapes: dict[str, list[list[
 
 
 ELSEWHERE: dict[str, set[str]] = {
-    # A stored generation is not staged; an own rollback has no older one to recover.
-    "rollback": {"stage", CATCH_UP},
+    # An own rollback has no older one to recover.
+    "rollback": {CATCH_UP},
     # A boot outside a trial completes a rollback that was left before it begins, by a rollback of its own.
     "boot": {CATCH_UP, "rollback-clear"}, "recover": {CATCH_UP, "rollback-clear"},
     "stop": set(), "prune": set(), "promote": {CATCH_UP},
