@@ -105,6 +105,20 @@ def test_damaged_inventory_is_one_line(tmp_path: Path, change: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("content", [None, "- a\n", "just a text\n", "a: [\n"])
+def test_an_inventory_that_is_no_mapping_is_one_line(tmp_path: Path, content: str | None) -> None:
+    """None: the file is not there."""
+    shutil.copytree(REPO / "inventory", tmp_path / "inventory")
+    path = tmp_path / "inventory" / "lab" / "hosts.yml"
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(TrisparkError, match="TS-LAB-LAYOUT") as caught:
+        load_layout(tmp_path)
+    assert caught.value.where == str(path)
+    assert "\n" not in str(caught.value)
+
+
 def listener() -> socket.socket:
     made = socket.create_server(("127.0.0.1", 0))
     return made

@@ -295,6 +295,24 @@ def test_a_file_that_changes_under_the_look_has_no_verdict(checkpoint, place, be
     assert bench.refused("engram", **request(checkpoint, place, "verify"))["id"] == "TS-ENGRAM-CHANGED"
 
 
+def test_a_shard_that_ends_early_while_it_is_adopted_is_named(bench, checkpoint, place, monkeypatch):
+    bench.ask("engram", **request(checkpoint, place))
+    path = place / FILE
+    manifests = [each for each in place.iterdir() if each != path]
+    for each in manifests:
+        each.unlink()
+    real = native_pack.hash_file
+
+    def meanwhile(*given, **more):
+        os.truncate(path, 4096)
+        return real(*given, **more)
+
+    monkeypatch.setattr(native_pack, "hash_file", meanwhile)
+    refused = bench.refused("engram", **request(checkpoint, place))
+    assert (refused["id"], refused["where"]) == ("TS-ENGRAM-CHANGED", str(path))
+    assert [each for each in place.iterdir() if each in manifests] == [], "it got no manifest"
+
+
 def test_a_checkpoint_that_ends_early_meanwhile_is_no_verdict_on_the_shard(bench, checkpoint, place, monkeypatch):
     bench.ask("engram", **request(checkpoint, place))
 
