@@ -38,25 +38,48 @@ class Row:
 
 @dataclass
 class Matrix:
-    """Rows of a run, written to a file after each, so that an interrupted run keeps what it has."""
+    """Rows of a run, written to a file after each, so that an interrupted run keeps what it has.
+
+    Many faults end refused, and that the same rollback serves once they are gone is promised of all of them. It is
+    shown once for those in a row: `mended` rows have not passed before `served` has seen a fleet that serves.
+    """
 
     path: Path
     rows: list[Row] = field(default_factory=list)
+    unserved: list[Row] = field(default_factory=list)
 
     @contextmanager
-    def row(self, fault: str, injected: str, phase: str, promised: str) -> Iterator[Row]:
+    def row(self, fault: str, injected: str, phase: str, promised: str, *, mended: bool = False) -> Iterator[Row]:
         row = Row(fault, injected, phase, promised)
         try:
             yield row
             assert row.observed, "a row says what was observed"
-            row.passed = True
+            row.passed = not mended
+            if mended:
+                self.unserved.append(row)
         except BaseException as error:
             row.observed = row.observed or " ".join(f"{type(error).__name__}: {error}".split())[:300]
             raise
         finally:
             self.rows.append(row)
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text(json.dumps([asdict(each) for each in self.rows], indent=1) + "\n", encoding="utf-8")
+            self._write()
+
+    def served(self, lab: Any) -> str:
+        """A rollback has ended well: all ranks serve its boot, every node has the same records, and what was mended
+        before it has passed. The boot's id."""
+        boot = require_serving(lab)
+        chains = {lab.node(name, "ls", f"{STATE}/records") for name in lab.nodes}
+        assert len(chains) == 1, "every node has every record"
+        for row in self.unserved:
+            row.observed += f"; mended: the next rollback served ({boot})"
+            row.passed = True
+        self.unserved.clear()
+        self._write()
+        return boot
+
+    def _write(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps([asdict(each) for each in self.rows], indent=1) + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True)

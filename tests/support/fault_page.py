@@ -24,7 +24,8 @@ What was done to a fleet of three lab nodes, in which phase, what is promised, a
 The lab shows that the promises hold on three real Docker Engines and a small engine, on two cores that did other work.
 Its seconds say nothing about a Spark, where stopping and loading an engine takes minutes. Seconds are those of what is
 promised: of a rollback to DEGRADED the whole command, of one that serves from its first look at the nodes to the last
-gate, the start of the engine included.
+gate, the start of the engine included. "mended: the next rollback served" names the boot that served once the faults of
+the rows before it were gone: one rollback shows it for all of them, and a row passes only with it.
 
 | fault | injected | phase | promised | observed | seconds | pass |
 |---|---|---|---|---|---|---|

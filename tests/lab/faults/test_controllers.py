@@ -52,7 +52,7 @@ def end_in_the_middle(lab: Any, matrix: Matrix, name: str, phase: str, words: tu
         require_one_generation(lab)
         done = front(lab, "recover")
         assert done.rc == 0, done.output[-3000:]
-        boot = require_serving(lab)
+        boot = matrix.served(lab)
         assert boot != left
         record = json.loads(lab.node("spark0", "sh", "-c", f"cat {STATE}/records/*-{left}.json"))
         assert record["outcome"]["state"] == "failed"
@@ -65,8 +65,8 @@ def test_a_controller_is_killed_in_a_boot(ready: Any, matrix: Matrix) -> None:
 
 
 @pytest.mark.parametrize("name", ["controller SIGTERM", "controller SIGINT"])
-def test_a_controller_is_ended_in_a_rollback(ready: Any, matrix: Matrix, name: str) -> None:
-    end_in_the_middle(ready, matrix, name, ROLLBACK, ("rollback",), "spark1")
+def test_a_controller_is_ended_in_a_rollback(known: Any, matrix: Matrix, name: str) -> None:
+    end_in_the_middle(known, matrix, name, ROLLBACK, ("rollback",), "spark1")
 
 
 @pytest.mark.slow
@@ -105,6 +105,7 @@ def test_two_operators_at_once(ready: Any, matrix: Matrix) -> None:
         row.observed = f"TS-LOCK-HELD, exit 3, after {second.seconds:.1f} s; the first boot is valid"
 
 
+@pytest.mark.leaves_stopped
 def test_the_holder_of_the_lock_has_died(ready: Any, matrix: Matrix) -> None:
     """SIGKILL leaves the lock; the next command of the same host sees that the process is gone."""
     promised = "the next command takes the lock from the dead holder at once, the journal says so"
@@ -126,6 +127,7 @@ def test_the_holder_of_the_lock_has_died(ready: Any, matrix: Matrix) -> None:
         row.observed = f"stop went on at once ({ran.seconds:.1f} s), lock-break in the journal"
 
 
+@pytest.mark.slow
 def test_a_rollback_breaks_the_lock_of_a_living_command(ready: Any, matrix: Matrix) -> None:
     promised = (
         "rollback takes the lock from it and says from whom; the other ends at its next step and restores nothing"
@@ -146,18 +148,18 @@ def test_a_rollback_breaks_the_lock_of_a_living_command(ready: Any, matrix: Matr
         row.observed = f"the boot ended ({'TS-LOCK-LOST' if 'TS-LOCK-LOST' in output else 'its engines gone'}); serves"
 
 
-def test_the_journal_is_cut_in_the_middle_of_a_line(ready: Any, matrix: Matrix) -> None:
+def test_the_journal_is_cut_in_the_middle_of_a_line(known: Any, matrix: Matrix) -> None:
     promised = "the half line counts as never written; status and rollback work"
     with matrix.row(
-        "journal cut in the middle of a line", "the last 9 bytes of rank 2's journal gone", SERVING, promised
+        "journal cut in the middle of a line", "the last 9 bytes of rank 2's journal gone", ROLLBACK, promised
     ) as row:
-        shell(ready, "spark2", f"truncate -s -9 {STATE}/journal.jsonl")
-        looked = front(ready, "status")
+        shell(known, "spark2", f"truncate -s -9 {STATE}/journal.jsonl")
+        looked = front(known, "status")
         assert looked.said["nodes"]["spark2"]["problems"] == []
-        ran = front(ready, "rollback")
+        ran = front(known, "rollback")
         assert ran.rc == 0, ran.output[-2000:]
-        require_serving(ready)
-        lines = ready.node("spark2", "cat", f"{STATE}/journal.jsonl").splitlines()
+        matrix.served(known)
+        lines = known.node("spark2", "cat", f"{STATE}/journal.jsonl").splitlines()
         assert all(json.loads(line) for line in lines)
         row.seconds = ran.rollback["seconds"]
         row.observed = f"status without a problem, serves again after {row.seconds:.1f} s, every line whole"
@@ -194,42 +196,42 @@ exec %s.real "$@"
 """
 
 
-def test_the_clock_of_a_node_is_wrong_by_an_hour(ready: Any, matrix: Matrix) -> None:
+def test_the_clock_of_a_node_is_wrong_by_an_hour(known: Any, matrix: Matrix) -> None:
     """The agent of rank 2 sees another time of day; leases are counted by the kernel's own clock."""
     promised = "no lease expires and none holds too long: a second command is refused, rollback serves"
-    with matrix.row("clock wrong by an hour", "libfaketime +1h under the agent of rank 2", SERVING, promised) as row:
-        library = shell(ready, "spark2", "ls /usr/lib/*/faketime/libfaketime.so.1").split()[0]
-        shell(ready, "spark2", f"mv {AGENT} {AGENT}.real")
-        ready.node(
+    with matrix.row("clock wrong by an hour", "libfaketime +1h under the agent of rank 2", ROLLBACK, promised) as row:
+        library = shell(known, "spark2", "ls /usr/lib/*/faketime/libfaketime.so.1").split()[0]
+        shell(known, "spark2", f"mv {AGENT} {AGENT}.real")
+        known.node(
             "spark2", "sh", "-c", f"cat > {AGENT} && chmod 755 {AGENT}", data=(FAKE % (AGENT, library, AGENT)).encode()
         )
         try:
-            before = boot_of(ready.inspect("spark1"))
-            going = begin(ready, "rollback")
-            until("it has begun", started(ready, "spark1", before), 120 * ready.patience, 0.02, going)
-            second = front(ready, "play", "boot")
+            before = boot_of(known.inspect("spark1"))
+            going = begin(known, "rollback")
+            until("it has begun", started(known, "spark1", before), 120 * known.patience, 0.02, going)
+            second = front(known, "play", "boot")
             assert "TS-LOCK-HELD" in second.output, second.output[-1500:]
-            output, _ = going.communicate(timeout=240 * ready.patience)
+            output, _ = going.communicate(timeout=240 * known.patience)
             assert going.returncode == 0, output[-3000:]
-            require_serving(ready)
+            matrix.served(known)
         finally:
-            shell(ready, "spark2", f"mv {AGENT}.real {AGENT}")
+            shell(known, "spark2", f"mv {AGENT}.real {AGENT}")
         row.observed = "the lock held, the rollback served"
 
 
-def test_the_registry_is_down(ready: Any, matrix: Matrix) -> None:
+def test_the_registry_is_down(known: Any, matrix: Matrix) -> None:
     """And with it all else that a rollback must not need: git, the build, benchmark and report of the tree."""
     promised = "a rollback needs none of them"
     injected = "the registry paused; adapters, Dockerfiles, experiments and .git of the project moved away"
     with matrix.row("registry down", injected, ROLLBACK, promised) as row:
-        aside = ready.root / ".trispark" / "lab" / "aside"
+        aside = known.root / ".trispark" / "lab" / "aside"
         aside.mkdir(exist_ok=True)
-        parts = [ready.root / name for name in ("adapters", "Dockerfiles", "experiments", "native", "molecule", ".git")]
+        parts = [known.root / name for name in ("adapters", "Dockerfiles", "experiments", "native", "molecule", ".git")]
         docker("pause", "trispark-lab-registry")
         try:
             for part in parts:
                 part.rename(aside / part.name)
-            ran = front(ready, "rollback")
+            ran = front(known, "rollback")
         finally:
             for part in parts:
                 if (aside / part.name).exists():
@@ -237,7 +239,7 @@ def test_the_registry_is_down(ready: Any, matrix: Matrix) -> None:
             docker("unpause", "trispark-lab-registry")
         assert Path(aside).rmdir() is None
         assert ran.rc == 0, ran.output[-3000:]
-        require_serving(ready)
+        matrix.served(known)
         row.seconds = ran.rollback["seconds"]
         row.observed = f"serves again after {row.seconds:.1f} s without any of them"
-        assert all(running(ready.inspect(name)) for name in ready.nodes)
+        assert all(running(known.inspect(name)) for name in known.nodes)

@@ -55,7 +55,9 @@ def _of_tasks(tasks: list[dict[str, Any]], path: Path, purpose: str) -> Iterator
             yield from _of_file(
                 ROOT / "roles" / role["name"] / "tasks" / f"{role.get('tasks_from', 'main')}.yml", purpose
             )
-        elif (file := task.get("ansible.builtin.include_tasks")) is not None:
+        elif (
+            file := task.get("ansible.builtin.include_tasks") or task.get("ansible.builtin.import_tasks")
+        ) is not None:
             yield from _of_file(path.parent / str(file), purpose)
 
 
