@@ -5,6 +5,8 @@ A full or read-only file system is a small one in memory that is mounted over th
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -160,12 +162,13 @@ def test_no_shard_is_what_was_packed(known: Any, matrix: Matrix) -> None:
             assert ran.rc != 0, ran.output[-2000:]
             assert {current(known, name) for name in known.nodes} == {ran.rollback["generation"]}
             require_stopped(known, *known.nodes)
+            named = {each["node"]: re.findall(r"TS-ENGRAM-\w+", json.dumps(each))[:1] for each in ran.said["failures"]}
+            wanted = (["TS-ENGRAM-SIZE"], ["TS-ENGRAM-HEADER"], ["TS-ENGRAM-CONTENT"])
+            assert named == dict(zip(known.nodes, wanted, strict=True)), ran.said["failures"]
             for fault, node in damage.items():
-                named = [line for line in ran.output.splitlines() if "TS-ENGRAM" in line and node in line]
-                assert named, ran.output[-3000:]
-                check = next(word for word in named[0].split() if "TS-ENGRAM" in word).strip("'\":;,")
-                rows[fault].observed = f"{check} on {node}, nothing runs; status: {'drift' if drift[node] else 'none'}"
                 rows[fault].seconds = ran.seconds
+                said = "drift" if drift[node] else "no drift"
+                rows[fault].observed = f"{named[node][0]} on {node}, nothing runs; status: {said}"
         finally:
             for node in damage.values():
                 shell(known, node, f"cp -a /run/shards/. {SHARDS}/ && rm -r /run/shards")
