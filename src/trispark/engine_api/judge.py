@@ -1,0 +1,114 @@
+"""What an adapter finds in a build, and how that compares with the expected matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from trispark.engine_api.interface import Interface, Symbol
+from trispark.engine_api.model import AdapterNeeds, BuildsFile, Cell, Need, Status
+
+
+@dataclass(frozen=True)
+class Found:
+    """The observed cell. `missing` of what is not there, `unknown` of what a description leaves open."""
+
+    status: Status
+    missing: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        return self.missing if self.status == "not-applicable" else self.unknown
+
+    def text(self) -> str:
+        return f"{self.status} ({'; '.join(self.lacks)})" if self.lacks else self.status
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A cell that is not as expected."""
+
+    adapter: str
+    build: str
+    expected: Cell
+    observed: Found
+
+    def __str__(self) -> str:
+        lacks = f" ({'; '.join(self.expected.lacks)})" if self.expected.lacks else ""
+        return (
+            f"{self.adapter} on {self.build}: expected {self.expected.status}{lacks}, observed {self.observed.text()}"
+        )
+
+
+def judge(adapter: AdapterNeeds, interface: Interface) -> Found:
+    """native where the engine has the mechanism itself, else whether all needs are met."""
+    if adapter.native:
+        missing, unknown = _unmet(adapter.native, interface)
+        if not missing and not unknown:
+            return Found("native")
+        if not missing:
+            return Found("undescribed", unknown=tuple(unknown))
+    missing, unknown = _unmet(adapter.needs, interface)
+    for groups in adapter.any:
+        judged = [_unmet(group, interface) for group in groups]
+        if any(not lost and not open_ for lost, open_ in judged):
+            continue
+        possible = next((open_ for lost, open_ in judged if not lost), None)
+        if possible is not None:
+            unknown += possible
+        else:
+            missing += judged[0][0]
+    if missing:
+        return Found("not-applicable", missing=tuple(missing))
+    if unknown:
+        return Found("undescribed", unknown=tuple(unknown))
+    return Found("binds")
+
+
+def _unmet(needs: Iterable[Need], interface: Interface) -> tuple[list[str], list[str]]:
+    """(labels of what is missing, labels of what the description leaves open)."""
+    missing: list[str] = []
+    unknown: list[str] = []
+    for need in needs:
+        there = interface.has_module(need.module)
+        if not there:
+            (missing if there is False else unknown).append(need.module)
+            continue
+        if need.symbol is None:
+            continue
+        found = interface.find(need.module, need.symbol)
+        if not isinstance(found, Symbol):
+            (unknown if found is None else missing).append(need.label)
+            continue
+        lost = [name for name in need.parameters if name not in (found.parameters or ())]
+        if lost:
+            (unknown if found.parameters is None else missing).append(f"{need.label}({', '.join(lost)})")
+        lost = [name for name in need.attributes if name not in (found.attributes or ())]
+        (unknown if found.attributes is None else missing).extend(f"{need.label}.{name}" for name in lost)
+    return list(dict.fromkeys(missing)), list(dict.fromkeys(unknown))
+
+
+def observe(needs: Mapping[str, AdapterNeeds], builds: Mapping[str, Interface]) -> dict[str, dict[str, Found]]:
+    """{adapter: {build: what was found}}."""
+    return {
+        name: {build: judge(adapter, interface) for build, interface in builds.items()}
+        for name, adapter in needs.items()
+    }
+
+
+def differences(file: BuildsFile, observed: Mapping[str, Mapping[str, Found]]) -> list[Difference]:
+    """Every observed cell that is not as the matrix has it; adapters without a row count as expected to bind."""
+    found = []
+    for adapter, cells in observed.items():
+        row = file.adapters.get(adapter)
+        for build, cell in cells.items():
+            expected = Cell(status="binds") if row is None else row.builds[build]
+            if (cell.status, set(cell.lacks)) != (expected.status, set(expected.lacks)):
+                found.append(Difference(adapter, build, expected, cell))
+    return found
+
+
+def unlisted(file: BuildsFile, needs: Sequence[str]) -> list[str]:
+    """Adapters of one file that the other does not have."""
+    return sorted(set(file.adapters) ^ set(needs))
