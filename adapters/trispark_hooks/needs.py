@@ -23,8 +23,14 @@ Need = dict[str, Any]
 
 @cache
 def adapters() -> dict[str, dict[str, Any]]:
-    """{adapter: its entry}."""
-    found: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))["adapters"]
+    """{adapter: its entry}. HookError TS-ADAPTER-NEEDS when the file is not there or damaged."""
+    try:
+        found: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))["adapters"]
+    except (OSError, ValueError, KeyError) as error:
+        raise HookError(
+            f"TS-ADAPTER-NEEDS: what the adapters need cannot be read [where: {FILE.name}] expected: the file of this "
+            f"version; observed: {type(error).__name__}: {error}; remedy: stage the generation again"
+        ) from None
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from trispark.engine_api.interface import Interface, Symbol
@@ -98,17 +98,11 @@ def observe(needs: Mapping[str, AdapterNeeds], builds: Mapping[str, Interface]) 
 
 
 def differences(file: BuildsFile, observed: Mapping[str, Mapping[str, Found]]) -> list[Difference]:
-    """Every observed cell that is not as the matrix has it; adapters without a row count as expected to bind."""
-    found = []
-    for adapter, cells in observed.items():
-        row = file.adapters.get(adapter)
-        for build, cell in cells.items():
-            expected = Cell(status="binds") if row is None else row.builds[build]
-            if (cell.status, set(cell.lacks)) != (expected.status, set(expected.lacks)):
-                found.append(Difference(adapter, build, expected, cell))
-    return found
-
-
-def unlisted(file: BuildsFile, needs: Sequence[str]) -> list[str]:
-    """Adapters of one file that the other does not have."""
-    return sorted(set(file.adapters) ^ set(needs))
+    """Every observed cell that is not as the matrix has it."""
+    return [
+        Difference(adapter, build, expected, cell)
+        for adapter, cells in observed.items()
+        for build, cell in cells.items()
+        if (cell.status, set(cell.lacks))
+        != ((expected := file.adapters[adapter].builds[build]).status, set(expected.lacks))
+    ]

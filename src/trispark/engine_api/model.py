@@ -78,7 +78,7 @@ class BuildsFile(Strict):
 
     schema_version: Literal[1]
     builds: dict[Id, Build] = Field(min_length=1)
-    adapters: dict[AdapterName, Adapter] = Field(min_length=1)
+    adapters: dict[AdapterName, Adapter]
 
     @model_validator(mode="after")
     def _whole(self) -> BuildsFile:

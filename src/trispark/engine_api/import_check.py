@@ -1,0 +1,66 @@
+"""Run inside the engine's environment: imports the hooked modules of a release with adapters on, and says what bound.
+
+    PYTHONPATH=adapters:RELEASE:STAND_INS python import_check.py ADAPTER...
+
+The last line is JSON: {"bound": {adapter: number of its hooks that are installed}, "refused": {adapter: why}}.
+"""
+
+import importlib
+import json
+import os
+import sys
+from typing import Final
+
+ON: Final = {
+    "DSV41_AUTOTUNE_KEEP": "1",
+    "DSV41_BLOCK_VERIFY": "1",
+    "DSV41_DRAFT_HEAD_FP8": "1",
+    "DSV41_DRAFT_TAU": "0.8",
+    "DSV41_ENGRAM_PREFETCH": "1",
+    "DSV41_FOLDED_FENCE": "1",
+    "DSV41_MXFP8_BACKEND": "b12x",
+    "DSV41_PACKED_DIR": "/engram",
+    "DSV41_PADDED_ATTENTION_SKIP": "1",
+    "DSV41_PREFILL_EMPTY_CACHE_TOKENS": "8192",
+    "DSV41_SOURCE": "/model",
+    "DSV41_TP_PAD": "1",
+    "DSV41_VERIFY_CAP": "conf:0.1",
+    "DSV41_WO_A_W8": "1",
+    "OFFLOAD_MODE": "nvme",
+}
+"""Every switch of the registry turned on, and what installers read beside it."""
+BESIDE: Final = {"DSPARK_BLOCK_SIZE": "5", "SGLANG_DSPARK_FOLDED_SAMPLING": "2", "TP_SIZE": "3"}
+
+
+def main(adapters: list[str]) -> None:
+    from trispark_hooks import finder
+    from trispark_hooks.registry import HOOKS
+
+    os.environ.update({**ON, **BESIDE})
+    hooks = tuple(hook for hook in HOOKS if hook.adapter in adapters)
+    refused: dict[str, str] = {}
+    said: list[str] = []
+    try:
+        finder.install(dict(os.environ), hooks, said.append)
+    except Exception as error:
+        print(json.dumps({"bound": {}, "refused": dict.fromkeys(adapters, str(error))}))
+        return
+    bound = dict.fromkeys(adapters, 0)
+    for module in dict.fromkeys(hook.module for hook in hooks):
+        own = [hook for hook in hooks if hook.module == module]
+        try:
+            done = getattr(importlib.import_module(module), finder.DONE)
+        except ModuleNotFoundError as error:
+            if error.name == module and all(hook.optional for hook in own):
+                continue
+            refused.update({hook.adapter: f"{module}: {error}" for hook in own})
+        except Exception as error:
+            refused.update({hook.adapter: said.pop() if said else f"{module}: {error!r}" for hook in own})
+        else:
+            for hook in own:
+                bound[hook.adapter] += hook.installer in done
+    print(json.dumps({"bound": bound, "refused": refused}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
