@@ -68,6 +68,10 @@ HOOKS: tuple[Hook, ...] = (
     # -- the lab's engine ----------------------------------------------------------------------------------------------
     Hook("lab_wo_a_w8", "trispark_lab.projection", "trispark_hooks.lab_wo_a_w8:install", WO_A),
     Hook("lab_engram_prefetch", "trispark_lab.engram", "trispark_hooks.lab_engram_prefetch:install", PREFETCH),
+    # -- Engram and kernel tactics -------------------------------------------------------------------------------------
+    _ours(ENGRAM, "engram_backend", "install", ROWS),
+    _ours(ENGRAM, "engram_prefetch", "install", PREFETCH),
+    _ours(AUTOTUNE, "autotune_keep", "install", (Flag("DSV41_AUTOTUNE_KEEP"),)),
     # -- acceptance, drafting and verification -------------------------------------------------------------------------
     _ours(ACCEPT, "block_verify", "install", (Flag("DSV41_BLOCK_VERIFY"),)),
     _ours(f"{DSPARK}.dspark_draft_sampler", "draft_tau", "install", (Number("DSV41_DRAFT_TAU", 0.1, 2, 1),)),

@@ -55,7 +55,8 @@ class Checked:
                         "observed": cell.status,
                         "expected": self.file.adapters[adapter].builds[build].status,
                         "reason": self.file.adapters[adapter].builds[build].reason,
-                        "lacks": list(cell.lacks),
+                        "missing": list(cell.missing),
+                        "unknown": list(cell.unknown),
                     }
                     for build, cell in cells.items()
                 }

@@ -17,12 +17,10 @@ class Found:
     missing: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
-    @property
-    def lacks(self) -> tuple[str, ...]:
-        return self.missing if self.status == "not-applicable" else self.unknown
-
     def text(self) -> str:
-        return f"{self.status} ({'; '.join(self.lacks)})" if self.lacks else self.status
+        """The status, with what is missing or not known."""
+        words = self.missing or self.unknown
+        return f"{self.status} ({'; '.join(words)})" if words else self.status
 
 
 @dataclass(frozen=True)
@@ -81,11 +79,12 @@ def _unmet(needs: Iterable[Need], interface: Interface) -> tuple[list[str], list
         if not isinstance(found, Symbol):
             (unknown if found is None else missing).append(need.label)
             continue
-        lost = [name for name in need.parameters if name not in (found.parameters or ())]
-        if lost:
-            (unknown if found.parameters is None else missing).append(f"{need.label}({', '.join(lost)})")
-        lost = [name for name in need.attributes if name not in (found.attributes or ())]
-        (unknown if found.attributes is None else missing).extend(f"{need.label}.{name}" for name in lost)
+        gone, open_ = found.lost(need.parameters)
+        missing += [f"{need.label}({', '.join(gone)})"] if gone else []
+        unknown += [f"{need.label}({', '.join(open_)})"] if open_ else []
+        gone, open_ = found.lost(need.attributes, attributes=True)
+        missing += [f"{need.label}.{name}" for name in gone]
+        unknown += [f"{need.label}.{name}" for name in open_]
     return list(dict.fromkeys(missing)), list(dict.fromkeys(unknown))
 
 
@@ -103,6 +102,6 @@ def differences(file: BuildsFile, observed: Mapping[str, Mapping[str, Found]]) -
         Difference(adapter, build, expected, cell)
         for adapter, cells in observed.items()
         for build, cell in cells.items()
-        if (cell.status, set(cell.lacks))
+        if (cell.status, set(cell.missing))
         != ((expected := file.adapters[adapter].builds[build]).status, set(expected.lacks))
     ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -50,19 +51,24 @@ class Build(Strict):
 
 
 class Cell(Strict):
-    """What is expected of an adapter on a build. `lacks`: what of its needs is not there, or not described."""
+    """What is expected of an adapter on a build; written as the status alone where it needs no reason. `lacks`: exactly
+    what an adapter that does not apply misses there."""
 
     status: Status
     reason: str | None = None
     lacks: tuple[str, ...] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"status": value} if isinstance(value, str) else value
+
     @model_validator(mode="after")
     def _reasons(self) -> Cell:
-        without = self.status == "binds"
-        if without is not (self.reason is None) or bool(self.lacks) is not (
-            self.status in ("not-applicable", "undescribed")
-        ):
-            raise ValueError("a reason belongs to every status but binds; lacks to not-applicable and undescribed")
+        if (self.status == "binds") is not (self.reason is None):
+            raise ValueError("a reason belongs to every status but binds")
+        if bool(self.lacks) is not (self.status == "not-applicable"):
+            raise ValueError("lacks belongs to not-applicable, and only there")
         return self
 
 
@@ -127,39 +133,62 @@ class NeedsFile(Strict):
 
 
 class DescribedSymbol(Strict):
-    """What the source of a description says of a symbol; without `parameters` it only says that it is there."""
+    """Parameters and attributes that are known to be there, `without`: known not to be; `absent`: no such symbol."""
 
-    parameters: tuple[str, ...] | None = None
-    attributes: tuple[str, ...] | None = None
+    parameters: tuple[str, ...] = ()
+    attributes: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
     absent: bool = False
 
 
-class Description(Strict):
-    """One build: {module: {symbol: what is known}}; what is not named is not known. `absent`: modules that it lacks."""
+class Statement(Strict):
+    """What is known of some builds, and on what basis."""
 
-    source: str
-    modules: dict[Module, dict[str, DescribedSymbol]]
+    builds: tuple[Id, ...] = Field(min_length=1)
+    basis: str
+    modules: dict[Module, dict[str, DescribedSymbol]] = Field(default_factory=dict)
     absent: tuple[Module, ...] = ()
-
-    def has_module(self, module: str) -> bool | None:
-        return False if module in self.absent else True if module in self.modules else None
-
-    def find(self, module: str, symbol: str) -> Symbol | bool | None:
-        if module in self.absent:
-            return False
-        known = self.modules.get(module, {}).get(symbol)
-        if known is None:
-            return None
-        if known.absent:
-            return False
-        return Symbol(known.parameters, None if known.attributes is None else frozenset(known.attributes))
 
 
 class InterfacesFile(Strict):
     """experiments/engine_interfaces.yml."""
 
     schema_version: Literal[1]
-    interfaces: dict[Id, Description]
+    statements: tuple[Statement, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _said_once(self) -> InterfacesFile:
+        said: set[tuple[str, str, str]] = set()
+        for statement in self.statements:
+            for build in statement.builds:
+                for module, symbols in statement.modules.items():
+                    for symbol in symbols:
+                        if (build, module, symbol) in said:
+                            raise ValueError(f"{module}:{symbol} of {build} is stated twice")
+                        said.add((build, module, symbol))
+        return self
+
+
+@dataclass(frozen=True)
+class Description:
+    """All statements on one build; what none of them names is not known."""
+
+    statements: tuple[Statement, ...]
+
+    def has_module(self, module: str) -> bool | None:
+        if any(module in each.absent for each in self.statements):
+            return False
+        return True if any(module in each.modules for each in self.statements) else None
+
+    def find(self, module: str, symbol: str) -> Symbol | bool | None:
+        if self.has_module(module) is False:
+            return False
+        known = next((found for each in self.statements if (found := each.modules.get(module, {}).get(symbol))), None)
+        if known is None:
+            return None
+        if known.absent:
+            return False
+        return Symbol(frozenset(known.parameters), frozenset(known.attributes), frozenset(known.without), closed=False)
 
 
 def load_builds(root: Path) -> BuildsFile:
@@ -169,9 +198,14 @@ def load_builds(root: Path) -> BuildsFile:
 
 
 def load_interfaces(root: Path) -> Mapping[str, Description]:
-    """Raises TS-YAML-*, TS-CATALOG-SCHEMA."""
+    """{build: what is described of it}. Raises TS-YAML-*, TS-CATALOG-SCHEMA."""
     path = root / INTERFACES
-    return check_model(InterfacesFile, read_yaml(path), str(path), "TS-CATALOG-SCHEMA").interfaces
+    file = check_model(InterfacesFile, read_yaml(path), str(path), "TS-CATALOG-SCHEMA")
+    builds = dict.fromkeys(build for statement in file.statements for build in statement.builds)
+    return {
+        build: Description(tuple(statement for statement in file.statements if build in statement.builds))
+        for build in builds
+    }
 
 
 def load_needs(root: Path) -> Mapping[str, AdapterNeeds]:

@@ -112,11 +112,11 @@ class SourceInterface:
     def _symbol(self, found: tuple[str, Scope, ast.stmt]) -> Symbol:
         statement = found[2]
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-            return Symbol(tuple(_parameters(statement.args)))
+            return Symbol(frozenset(_parameters(statement.args)))
         if isinstance(statement, ast.ClassDef):
             made = self._member(found, "__init__")
             inner = made[2] if made is not None else None
-            parameters = tuple(_parameters(inner.args)) if isinstance(inner, ast.FunctionDef) else None
+            parameters = frozenset(_parameters(inner.args)) if isinstance(inner, ast.FunctionDef) else frozenset()
             return Symbol(parameters, frozenset(self._attributes(found)))
         return Symbol()
 
