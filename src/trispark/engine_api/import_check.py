@@ -9,6 +9,8 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Mapping
+from types import ModuleType
 from typing import Final
 
 ON: Final = {
@@ -34,31 +36,31 @@ BESIDE: Final = {"DSPARK_BLOCK_SIZE": "5", "SGLANG_DSPARK_FOLDED_SAMPLING": "2",
 
 def main(adapters: list[str]) -> None:
     from trispark_hooks import finder
-    from trispark_hooks.registry import HOOKS
+    from trispark_hooks.registry import HOOKS, Hook, HookError
 
     os.environ.update({**ON, **BESIDE})
-    hooks = tuple(hook for hook in HOOKS if hook.adapter in adapters)
+    wanted = tuple(hook for hook in HOOKS if hook.adapter in adapters)
     refused: dict[str, str] = {}
-    said: list[str] = []
-    try:
-        finder.install(dict(os.environ), hooks, said.append)
-    except Exception as error:
-        print(json.dumps({"bound": {}, "refused": dict.fromkeys(adapters, str(error))}))
-        return
     bound = dict.fromkeys(adapters, 0)
-    for module in dict.fromkeys(hook.module for hook in hooks):
-        own = [hook for hook in hooks if hook.module == module]
-        try:
-            done = getattr(importlib.import_module(module), finder.DONE)
-        except ModuleNotFoundError as error:
-            if error.name == module and all(hook.optional for hook in own):
-                continue
-            refused.update({hook.adapter: f"{module}: {error}" for hook in own})
-        except Exception as error:
-            refused.update({hook.adapter: said.pop() if said else f"{module}: {error!r}" for hook in own})
-        else:
-            for hook in own:
-                bound[hook.adapter] += hook.installer in done
+    together = finder.apply_hooks
+
+    def apart(module: ModuleType, environ: Mapping[str, str], hooks: tuple[Hook, ...] = HOOKS) -> None:
+        """Each hook by itself: a refusal is that of its adapter alone, and the import goes on."""
+        for hook in (hook for hook in hooks if hook.module == module.__name__):
+            try:
+                together(module, environ, (hook,))
+                bound[hook.adapter] += 1
+            except HookError as error:
+                refused.setdefault(hook.adapter, str(error))
+
+    finder.apply_hooks = apart
+    try:
+        finder.install(dict(os.environ), wanted)
+        for module in dict.fromkeys(hook.module for hook in wanted):
+            if any(not hook.optional for hook in wanted if hook.module == module):
+                importlib.import_module(module)
+    except HookError as error:
+        refused.update(dict.fromkeys(adapters, str(error)))
     print(json.dumps({"bound": bound, "refused": refused}))
 
 
