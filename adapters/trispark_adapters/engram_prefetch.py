@@ -135,6 +135,8 @@ class Prefetch:
             layer.lanes[ids.device] = lane_of(ids.device)
             if self._check:
                 layer.checks[ids.device] = _Check(ids.device)
+        if not captured:  # a capture may need the synchronous path, although no forward before it did
+            layer.rows.staging.get(Shape(1, tokens * columns, tokens * columns), ids.device)
         shape = Shape(tokens, columns, layers * columns, layer.index * columns)
         staged = layer.staging.get(shape, ids.device)
         ticket = layer.lanes[ids.device].fork(staged, ids.view(-1))

@@ -102,7 +102,10 @@ def test_the_lines_say_what_the_gates_look_for(
     embedding._owned_rows(torch.tensor([[first, first + 1, 0]]))
     engram_backend.TICKER.flush()
     said = capfd.readouterr().out
-    assert "Engram layer=1 lookups=2 hit_rate=0.0% reads=2 cache=0.0GiB(4-way) scales=0.0GiB threads=96 packed=True" in said
+    assert (
+        "Engram layer=1 lookups=2 hit_rate=0.0% reads=2 cache=0.0GiB(4-way) scales=0.0GiB threads=96 packed=True"
+        in said
+    )
 
 
 def test_without_a_shard_the_checkpoint_is_read_and_said(
@@ -133,7 +136,9 @@ def test_without_a_shard_the_checkpoint_is_read_and_said(
     ).encode()
     body = table[:, :256].tobytes() + table[:, 256:].tobytes()
     (source / "a.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + body)
-    (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(names, "a.safetensors")}))
+    (source / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": dict.fromkeys(names, "a.safetensors")})
+    )
     monkeypatch.setenv("DSV41_SOURCE", str(source))
     capfd.readouterr()
     ours = build(engine, 1, len(table))
@@ -172,7 +177,7 @@ def test_a_failing_read_is_raised_and_gives_no_rows(engine: ModuleType, tmp_path
     with path.open("r+b") as file:
         file.truncate(8192)
     with pytest.raises(StoreError, match="TS-STORE-SHORT"):
-        embedding._owned_rows(torch.tensor([[600]]))
+        embedding._owned_rows(torch.tensor([[owned(engine, len(made[0]), 0)[1] - 1]]))
 
 
 def test_the_engines_own_tables_are_refused(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,5 +191,3 @@ def test_installing_twice_replaces_once(engine: ModuleType) -> None:
     once: Any = engine.EngramEmbedding._owned_rows
     engram_backend.install(engine)
     assert engine.EngramEmbedding._owned_rows is once
-
-
