@@ -44,11 +44,13 @@ DRAFT: Final = "sglang.srt.models.deepseek_v4_dspark"
 DSPARK: Final = "sglang.srt.speculative.dspark_components"
 ENGRAM: Final = "sglang.srt.layers.engram"
 MODEL: Final = "sglang.srt.models.deepseek_v4"
+EMBEDDING: Final = "sglang.srt.layers.vocab_parallel_embedding"
 ROUTER: Final = "sglang.kernels.ops.moe.moe_fused_gate"
 
 WO_A: Final = (Flag("DSV41_WO_A_W8"),)
 CAP: Final = (Text("DSV41_VERIFY_CAP", r"0|[1-5]|conf:[0-9.]+(,[0-9.]+)*", "0"),)
 FENCE: Final = (Flag("DSV41_FOLDED_FENCE"),)
+PAD: Final = (Flag("DSV41_TP_PAD"),)
 PREFETCH: Final = (Flag("DSV41_ENGRAM_PREFETCH"),)
 ROWS: Final = (
     OneOf("OFFLOAD_MODE", ("nvme", "ram"), ("nvme",)),
@@ -82,8 +84,11 @@ HOOKS: tuple[Hook, ...] = (
     _ours(f"{DSPARK}.dspark_planner", "verify_cap", "install_planner", CAP),
     _ours(ROUTER, "verify_cap", "install_router", CAP),
     # -- the target model ----------------------------------------------------------------------------------------------
+    _ours(EMBEDDING, "tp3_pad", "install_vocabulary", PAD),
+    _ours(MODEL, "tp3_pad", "install_model", PAD),
     _ours(MODEL, "verify_cap", "install_target", CAP),
     # -- the draft model -----------------------------------------------------------------------------------------------
+    _ours(DRAFT, "tp3_pad", "install_draft", PAD),
     _ours(DRAFT, "verify_cap", "install_head", CAP),
 )
 
