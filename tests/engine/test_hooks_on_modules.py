@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sglang
@@ -38,11 +39,29 @@ ON = {
 }
 LOOK = """
 import importlib, json, sys
-found = {}
-for name in sys.argv[1:]:
-    module = importlib.import_module(name)
-    found[name] = sorted(getattr(module, "__trispark_hooks__", ()))
-print(json.dumps([found, sorted(m for m in sys.modules if m.startswith(("trispark_adapters", "trispark_hooks")))]))
+from pathlib import Path
+
+def marks(module):
+    owners = [module, *(value for value in vars(module).values() if isinstance(value, type))]
+    found = {}
+    for owner in owners:
+        for key, value in list(vars(owner).items()):
+            value = getattr(value, "__func__", value)
+            mark = getattr(value, "__trispark_adapters__", None)
+            if mark:
+                found[f"{owner.__name__}.{key}"] = [list(mark), id(value)]
+    return found
+
+modules = {name: importlib.import_module(name) for name in sys.argv[1:]}
+found = {name: sorted(getattr(module, "__trispark_hooks__", ())) for name, module in modules.items()}
+ours = sorted(m for m in sys.modules if m.startswith(("trispark_adapters", "trispark_hooks")))
+first = {name: marks(module) for name, module in modules.items()}
+for name, installers in found.items():
+    for installer in installers:
+        file, _, function = installer.partition(":")
+        getattr(importlib.import_module(file), function)(modules[name])
+again = {name: marks(module) for name, module in modules.items()}
+print(json.dumps({"hooks": found, "ours": ours, "first": first, "again": again}))
 """
 
 
@@ -60,63 +79,45 @@ def run(environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, env={**plain, **environ}, capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_every_hook_is_installed_at_the_start_of_the_interpreter() -> None:
+@pytest.fixture(scope="module")
+def hooked() -> dict[str, Any]:
     done = run(ON)
     assert done.returncode == 0, done.stderr[-2000:]
-    found, _ = json.loads(done.stdout.splitlines()[-1])
+    # Where the engine has a mechanism itself, its adapter asks for the engine's flag.
+    refused = [line for line in done.stdout.splitlines() if "state=refused" in line and "native=1" not in line]
+    assert refused == []
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_every_hook_is_installed_at_the_start_of_the_interpreter(hooked: dict[str, Any]) -> None:
     expected = {
         module: sorted(hook.installer for hook in ENGINE if hook.module == module)
         for module in MODULES
         if present(module)
     }
-    assert found == expected
-    assert "state=refused" not in done.stdout
+    assert hooked["hooks"] == expected
+
+
+def test_what_is_marked_names_the_adapters_of_that_module_in_their_order(hooked: dict[str, Any]) -> None:
+    for module, found in hooked["first"].items():
+        order = list(dict.fromkeys(hook.adapter for hook in ENGINE if hook.module == module))
+        for owner, (adapters, _) in found.items():
+            known = [adapter for adapter in adapters if adapter in order]
+            assert known == sorted(known, key=order.index), (module, owner)
+
+
+def test_a_second_call_of_every_installer_changes_nothing(hooked: dict[str, Any]) -> None:
+    assert any(hooked["first"].values())
+    assert hooked["again"] == hooked["first"]
 
 
 def test_with_every_switch_off_nothing_of_ours_is_imported_but_the_registry() -> None:
     off = {"DSV41_SOURCE": "/model", "DSV41_TP_PAD": "0", "DSV41_DRAFT_TAU": "1", "DSV41_VERIFY_CAP": "0"}
     done = run(off)
     assert done.returncode == 0, done.stderr[-2000:]
-    found, ours = json.loads(done.stdout.splitlines()[-1])
-    assert set(map(tuple, found.values())) == {()}
-    assert [name for name in ours if name.startswith("trispark_adapters")] == []
-    without = run({})
-    assert json.loads(without.stdout.splitlines()[-1])[1] == []
-
-
-@pytest.mark.parametrize("hook", ENGINE, ids=lambda hook: hook.installer)
-def test_installers_are_idempotent_on_the_real_module(hook, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second call puts no second wrapper in front; judged by the marks of everything in the module."""
-    if not present(hook.module):
-        pytest.skip(f"{sglang.__version__} has no {hook.module}")
-    code = f"""
-import importlib, sys
-from trispark_hooks.binding import MARK
-module = importlib.import_module({hook.module!r})
-name, _, function = {hook.installer!r}.partition(":")
-def marks():
-    owners = [module, *(value for value in vars(module).values() if isinstance(value, type))]
-    found = {{}}
-    for owner in owners:
-        for key, value in list(vars(owner).items()):
-            value = getattr(value, "__func__", value)
-            mark = getattr(value, MARK, None)
-            if mark:
-                found[getattr(owner, "__name__", "?"), key] = (mark, id(value))
-    return found
-first = marks()
-assert first, "nothing is marked"
-getattr(importlib.import_module(name), function)(module)
-assert marks() == first, (first, marks())
-"""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
-    native = needs.adapters().get(hook.adapter, {}).get("native")
-    if native and sglang.__version__ != "0.5.21":
-        pytest.skip("native here: nothing is patched")
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**plain, **ON}, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr[-1500:]
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert [name for name in answer["ours"] if name.startswith("trispark_adapters")] == []
+    assert [name for name, found in answer["first"].items() if found] == []
 
 
 def entries():
@@ -125,7 +126,7 @@ def entries():
             yield pytest.param(need, id=f"{adapter}-{need['module'].rsplit('.', 1)[-1]}-{need.get('symbol')}")
 
 
-@pytest.mark.parametrize("need", entries())
+@pytest.mark.parametrize("need", list(entries()))
 def test_the_static_reader_and_the_interpreter_agree(need) -> None:
     from trispark.engine_api.interface import Symbol
     from trispark.engine_api.sources import SourceInterface
