@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -100,13 +102,15 @@ def attention(rank: int, world: int, heads: int, groups: int) -> Any:
         rope_parameters={"rope_theta": 10000, "rope_type": "default"},
         max_position_embeddings=16,
     )
+    # 0.5.21 takes the rank as arguments too.
+    given = {"attn_tp_rank": rank, "attn_tp_size": world}
+    known = inspect.signature(deepseek_v4.MqaAttentionBase.__init__).parameters
     return deepseek_v4.MqaAttentionBase(
         config,
         0,
         None,
         "",
-        attn_tp_rank=rank,
-        attn_tp_size=world,
+        **{name: value for name, value in given.items() if name in known},
         compress_ratio=0,
         fuse_wqa_wkv=True,
         wo_a_fp8=False,
@@ -116,8 +120,8 @@ def attention(rank: int, world: int, heads: int, groups: int) -> Any:
 
 
 @pytest.fixture
-def parallel(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch)
+def parallel(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    return pretend(monkeypatch)
 
 
 def load(base: Any, weights: dict[str, Any]) -> None:
@@ -139,8 +143,9 @@ def project(base: Any, latent: Any) -> Any:
     return torch.nn.functional.linear(each.flatten(1), base.wo_b.weight.double())
 
 
-@pytest.mark.usefixtures("parallel")
-def test_three_padded_ranks_give_the_unpadded_output_and_the_last_one_exact_zeros() -> None:
+def test_three_padded_ranks_give_the_unpadded_output_and_the_last_one_exact_zeros(
+    parallel: Callable[..., None],
+) -> None:
     plain = dict(checkpoint(1))
     padded = dict(target_weights(checkpoint(1), PLAN))
     whole = attention(0, 1, HEADS, GROUPS)
@@ -148,6 +153,7 @@ def test_three_padded_ranks_give_the_unpadded_output_and_the_last_one_exact_zero
     latent = torch.randn(5, RANKS_Q, generator=generator(1))
     parts = []
     for rank in range(WORLD):
+        parallel(tp_rank=rank, attn_tp_rank=rank, tp_size=WORLD, attn_tp_size=WORLD)
         base = attention(rank, WORLD, PLAN.heads[1], PLAN.groups[1])
         assert (base.n_local_heads, base.n_local_groups) == (32, 4)
         for tensor in (base.wq_b.weight, base.wo_a.weight, base.wo_b.weight, base.attn_sink):
