@@ -2,8 +2,8 @@
 
 With 64 heads padded to 96, rank 2 of 3 holds no real head, and its output projection is zero, so that every finite
 input gives zero. There the query projection, the attention kernel and both output products are left out. What others
-rest on stays, in the same order: the KV projection and its store, compressor and indexer updates, commits of the request
-window, and the all-reduce, which adds zeros. Engram rows, experts and shared computation are not touched.
+rest on stays, in the same order: the KV projection and its store, compressor and indexer updates, commits of the
+request window, and the all-reduce, which adds zeros. Engram rows, experts and shared computation are not touched.
 
 A layer is taken only after its three weights were proven zero, outside of a capture; one that is not zero is refused
 with a line and computed as before. While FlashInfer times its kernels nothing is left out: all ranks time the same
@@ -167,8 +167,8 @@ def _mark(original: Callable[..., None]) -> Callable[..., None]:
         plan: Plan | None = getattr(config, PLAN, None)
         if plan is None:
             raise HookError(
-                f"TS-ADAPTER-SKIP-PAD: it is not known which heads are padding [where: layer {self.layer_id}] expected: "
-                "a configuration padded by tp3_pad; observed: none; remedy: DSV41_TP_PAD=1"
+                f"TS-ADAPTER-SKIP-PAD: it is not known which heads are padding [where: layer {self.layer_id}] "
+                "expected: a configuration padded by tp3_pad; observed: none; remedy: DSV41_TP_PAD=1"
             )
         setattr(self, PLAN, plan)
         if plan.only_padding(int(self.attn_tp_rank)):

@@ -1,4 +1,4 @@
-"""Padding on the engine's real configuration, linear layers, attention base and vocabulary; small widths, three ranks."""
+"""Padding on the engine's real configuration, linear layers, attention base and vocabulary: small, three ranks."""
 
 from __future__ import annotations
 
