@@ -122,6 +122,10 @@ def accepted(verify: ModuleType, rows: list[Rows], cut: Callable[[Rows], Any] | 
         is_all_greedy=all(group.greedy for group in rows),
         is_any_greedy=any(group.greedy for group in rows),
     )
+    logits = each(Rows.target_logits)
+    lens = None if cut is None else each(cut)
+    if lens is not None:  # what a dead row holds must not matter
+        logits[torch.arange(GAMMA + 1) >= lens[:, None]] = float("nan")
     drafts = each(lambda group: group.drafts)
     block = module(f"{DSPARK}.dspark_draft").DraftBlockResult(
         draft_tokens=drafts,
@@ -131,13 +135,13 @@ def accepted(verify: ModuleType, rows: list[Rows], cut: Callable[[Rows], Any] | 
     )
     kept, token, trim = verify.accept_draft_tokens(
         candidates=torch.cat([torch.zeros((len(drafts), 1), dtype=torch.int64), drafts], 1),
-        target_logits=each(Rows.target_logits).reshape(-1, VOCAB),
+        target_logits=logits.reshape(-1, VOCAB),
         draft_block=block,
         sampling_info=info,
         draft_input=SimpleNamespace(max_top_k=None, uniform_top_k_value=None),
         gamma=GAMMA,
         verify_num_draft_tokens=GAMMA + 1,
-        cutoff_layout=None if cut is None else SimpleNamespace(verify_lens=each(cut)),
+        cutoff_layout=None if lens is None else SimpleNamespace(verify_lens=lens),
     )
     assert int(trim.min()) >= 0
     return [(kept[start : start + ROWS], token[start : start + ROWS]) for start in range(0, len(drafts), ROWS)]
