@@ -35,6 +35,7 @@ Written from the sources by `python -m trispark.reference --write`; a test compa
 
 AREAS: Final = {
     "ADAPTER": "Python that is mounted into the engine",
+    "ADAPTERS": "the builds of the engine that adapters bind to",
     "ADOPT": "taking over an engine that was started by hand",
     "AGENT": "the node agent and its requests",
     "BACKUP": "backups of the nodes' state",
