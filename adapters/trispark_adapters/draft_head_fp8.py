@@ -41,24 +41,25 @@ class Adapter:
         """Build the copy, once the engine has given `model` its head."""
         setattr(model, TWIN, None)
         weight = getattr(getattr(model, "lm_head", None), "weight", None)
-        reason = _unfit(model, weight)
-        if reason is None:
-            try:
-                self._kernels = self._kernels or self._make()
-                twin = twin_of_weight(weight.data, int(weight.shape[0]), exact=False)
-                reason = None if twin is not None else f"no kernel for a head of {tuple(weight.shape)}, or a value too large"
-            except TwinError as error:
-                reason = str(error)
+        found = _unfit(model, weight) or self._copied(weight)
         _empty_cache()
-        if reason is not None:
-            self._say(f"[draft_head_fp8] stock path: {reason}")
-            report(NAME, "disabled", reason, say=self._say)
+        if isinstance(found, str):
+            self._say(f"[draft_head_fp8] stock path: {found}")
+            report(NAME, "disabled", found, say=self._say)
             return
-        setattr(model, TWIN, (twin, weight))
-        self._say(f"[draft_head_fp8] fp8 twin of the draft LM head {tuple(weight.shape)}")
-        mib = round(twin.nbytes / (1 << 20), 1)
-        transient = round(transient_bytes(twin.columns) / (1 << 20), 1)
-        report(NAME, "active", say=self._say, rows=twin.rows, twin_mib=mib, transient_mib=transient)
+        setattr(model, TWIN, (found, weight))
+        self._say(f"[draft_head_fp8] fp8 twin of the draft LM head {(found.rows, found.columns)}")
+        mib = round(found.nbytes / (1 << 20), 1)
+        transient = round(transient_bytes(found.columns) / (1 << 20), 1)
+        report(NAME, "active", say=self._say, rows=found.rows, twin_mib=mib, transient_mib=transient)
+
+    def _copied(self, weight: Any) -> Twin | str:
+        try:
+            self._kernels = self._kernels or self._make()
+        except TwinError as error:
+            return str(error)
+        twin = twin_of_weight(weight.data, int(weight.shape[0]), exact=False)
+        return twin or f"no kernel for a head of {tuple(weight.shape)}, or a value too large"
 
     def logits(self, model: Any, x_post_hc: Any, gather: Callable[..., Any], stock: Callable[[], Any]) -> Any:
         """Logits of the draft: bf16 [rows, vocabulary of this rank], or gathered where the engine does that."""

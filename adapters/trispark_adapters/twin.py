@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from . import twin_format
 from .twin_device import Arguments, DeviceKernels, device_kernels
 from .twin_format import SLICE_ROWS, Coded
-from .twin_plan import COLUMNS, ROWS, TILE_K, plan
+from .twin_plan import COLUMNS, ROWS, TILE_K, Chip, plan
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,19 @@ def fits(twin: Twin, x: Any) -> bool:
 
 
 class DeviceProducts:
-    """Kernels of the GPU."""
+    """Kernels of the GPU. `chip`: what launches are planned for, when it is not this GPU (for tests)."""
 
-    def __init__(self, kernels: DeviceKernels | None = None) -> None:
+    def __init__(self, kernels: DeviceKernels | None = None, chip: Chip | None = None) -> None:
         import torch
 
         self._torch = torch
         self._kernels = kernels or device_kernels()
+        self._chip = chip or self._kernels.chip
 
     def product(self, twin: Twin, x: Any) -> Any:
         tokens = int(x.shape[0])
         out = self._torch.empty((tokens, twin.groups, twin.rows), dtype=self._torch.bfloat16, device=x.device)
-        launch = plan(tokens, twin.groups, twin.rows, twin.columns, self._kernels.multiprocessors)
+        launch = plan(tokens, twin.groups, twin.rows, twin.columns, self._chip)
         self._kernels.product(
             launch,
             Arguments(
@@ -85,9 +86,7 @@ class DeviceProducts:
     def widen(self, twin: Twin) -> Any:
         rows = twin.groups * twin.rows
         out = self._torch.empty((rows, twin.columns), dtype=self._torch.bfloat16, device=twin.codes.device)
-        self._kernels.widen(
-            twin.codes.data_ptr(), twin.exponents.data_ptr(), out.data_ptr(), rows, twin.columns
-        )
+        self._kernels.widen(twin.codes.data_ptr(), twin.exponents.data_ptr(), out.data_ptr(), rows, twin.columns)
         return out
 
 

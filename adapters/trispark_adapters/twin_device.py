@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from .twin_plan import KERNELS, TILE_K, TILE_ROWS, Launch
+from .twin_plan import KERNELS, TILE_K, TILE_ROWS, Chip, Launch
 
 LIBRARY: Final = Path(__file__).resolve().parent / "lib"
 MANIFEST: Final = "twin_gemm.json"
@@ -63,7 +63,9 @@ class _Config(ctypes.Structure):
 
 
 def _refused(what: str, expected: str, observed: str, remedy: str) -> TwinError:
-    return TwinError(f"TS-ADAPTER-KERNEL: {what} [where: twin_gemm] expected: {expected}; observed: {observed}; {remedy}")
+    return TwinError(
+        f"TS-ADAPTER-KERNEL: {what} [where: twin_gemm] expected: {expected}; observed: {observed}; {remedy}"
+    )
 
 
 def checked_image(library: Path = LIBRARY) -> bytes:
@@ -154,11 +156,14 @@ class DeviceKernels:
         self._torch = torch
         self._driver = Driver()
         module = self._driver.module(image)
+        properties = torch.cuda.get_device_properties("cuda")
+        self.chip = Chip(int(properties.multi_processor_count), int(properties.shared_memory_per_block_optin))
         self._functions = {
-            kernel.name: self._driver.function(module, kernel.name, kernel.shared_bytes) for kernel in KERNELS
+            kernel.name: self._driver.function(module, kernel.name, kernel.shared_bytes)
+            for kernel in KERNELS
+            if kernel.shared_bytes <= self.chip.shared_bytes
         }
         self._widen = self._driver.function(module, "twin_widen", 0)
-        self.multiprocessors = int(torch.cuda.get_device_properties("cuda").multi_processor_count)
 
     def product(self, launch: Launch, arguments: Arguments) -> None:
         """One product on the current stream."""

@@ -88,7 +88,9 @@ def pack(codes: Any) -> Any:
     quads = order.to(torch.int32)
     one, two = quads[..., 0:2], quads[..., 2:4]
     halves = (one & 0x80) << 8 | (one & 0x7F) << 4 | (two & 0x80) << 4 | (two & 0x70) << 8 | (two & 0x0F)
-    return torch.where(halves > 0x7FFF, halves - 0x10000, halves).to(torch.int16).contiguous().view(torch.uint8).view(-1)
+    return (
+        torch.where(halves > 0x7FFF, halves - 0x10000, halves).to(torch.int16).contiguous().view(torch.uint8).view(-1)
+    )
 
 
 def unpack(packed: Any, rows: int, columns: int) -> Any:

@@ -20,7 +20,8 @@ LARGEST_EXPONENT: Final = 134
 class Kernel:
     """One built kernel: `tiles` of 8 tokens, `warps` a block, `blocks` a cluster, `units` of 32 columns a warp.
 
-    `residents`: thread blocks that one multiprocessor holds at a time.
+    `residents`: thread blocks that one multiprocessor holds at a time. `staged`: activations stay in shared memory, of
+    which a block then needs more than a GB10 has; else in registers.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Kernel:
     blocks: int
     units: int
     residents: int
+    staged: bool = False
 
     @property
     def tokens(self) -> int:
@@ -42,19 +44,26 @@ class Kernel:
 
     @property
     def shared_bytes(self) -> int:
-        """Sums of the warps and of the cluster's blocks, both twice, float32."""
+        """Sums of the warps and of the cluster's blocks, both twice, float32; then the activations, bf16."""
         slots = -(-self.tokens // self.blocks)
-        return 4 * 2 * (self.warps * self.tokens * (ROWS + 4) + self.blocks * slots * ROWS)
+        sums = 4 * 2 * (self.warps * self.tokens * (ROWS + 4) + self.blocks * slots * ROWS)
+        return sums + self.staged * 2 * self.tokens * TILE_K * self.units * self.warps
 
 
 KERNELS: Final = (
     Kernel("twin_k4096_n1", 4096, tiles=1, warps=16, blocks=1, units=8, residents=1),
+    Kernel("twin_k4096_n2_staged", 4096, tiles=2, warps=16, blocks=1, units=8, residents=1, staged=True),
     Kernel("twin_k4096_n2", 4096, tiles=2, warps=16, blocks=2, units=4, residents=1),
     Kernel("twin_k4096_n3", 4096, tiles=3, warps=8, blocks=2, units=8, residents=1),
     Kernel("twin_k5120_n1", 5120, tiles=1, warps=8, blocks=2, units=10, residents=2),
+    Kernel("twin_k5120_n2_staged", 5120, tiles=2, warps=16, blocks=2, units=5, residents=1, staged=True),
     Kernel("twin_k5120_n2", 5120, tiles=2, warps=8, blocks=2, units=10, residents=1),
+    Kernel("twin_k5120_n3_staged", 5120, tiles=3, warps=8, blocks=2, units=10, residents=1, staged=True),
     Kernel("twin_k5120_n3", 5120, tiles=3, warps=8, blocks=2, units=10, residents=1),
 )
+"""By tokens; of those for the same tokens the first that a block's shared memory allows is taken."""
+GB10_SHARED_BYTES: Final = 99 << 10
+"""What a block may have on compute capability 12.1."""
 COLUMNS: Final = frozenset(kernel.columns for kernel in KERNELS)
 """Widths K that have kernels."""
 
@@ -67,20 +76,28 @@ class Launch:
     grid: tuple[int, int, int]
 
 
-def plan(tokens: int, groups: int, group_rows: int, columns: int, multiprocessors: int) -> Launch:
+@dataclass(frozen=True)
+class Chip:
+    """Multiprocessors, and the shared memory that one block may have."""
+
+    multiprocessors: int
+    shared_bytes: int
+
+
+def plan(tokens: int, groups: int, group_rows: int, columns: int, chip: Chip) -> Launch:
     """The launch for [tokens, groups, columns] x [groups, group_rows, columns]; ValueError where no kernel fits.
 
     Chunks of tokens are as even as they can be: each reads the weight again, the second from the cache. The rows of a
     cluster are of one group. Among the divisions of the rows the one with the fewest rounds of work is taken, then the
     one with the fewest clusters.
     """
-    fitting = [kernel for kernel in KERNELS if kernel.columns == columns]
+    fitting = [each for each in KERNELS if each.columns == columns and each.shared_bytes <= chip.shared_bytes]
     if not fitting or tokens < 1 or groups < 1 or group_rows < ROWS or group_rows % ROWS:
         raise ValueError(f"no kernel for {tokens} tokens, {groups} groups of {group_rows} x {columns}")
     chunks = -(-tokens // fitting[-1].tokens)
     each = -(-tokens // chunks)
     kernel = next(kernel for kernel in fitting if kernel.tokens >= each)
-    slots = max(1, multiprocessors * kernel.residents // kernel.blocks)
+    slots = max(1, chip.multiprocessors * kernel.residents // kernel.blocks)
     blocks = group_rows // ROWS
     if groups == 1:
         return Launch(kernel, (kernel.blocks, chunks, min(slots, blocks)))

@@ -164,7 +164,7 @@ class Adapter:
         report(NAME, state, reason, say=self._say, model="target", **_facts(taken))
 
 
-def _facts(taken: Taken) -> dict[str, object]:
+def _facts(taken: Taken) -> dict[str, Any]:
     return {
         "twins": taken.twins,
         "left": taken.left,

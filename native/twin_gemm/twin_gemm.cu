@@ -3,7 +3,7 @@
 //   out[t][n] = sum over k of x[t][group of n][k] * (code[n][k] * 2^(exponent[n / 32][k / 32] - 127))
 //
 // The weight is streamed once, from global memory straight into registers, in the order in which the tensor cores take
-// it (README.md has the layout); the activations stay in registers. Bits of a code become a bf16, value * 2^-120, and
+// it (README.md has the layout); the activations stay on the multiprocessor. Bits of a code become a bf16, value * 2^-120, and
 // one multiplication by 2^(exponent - 127 + 120) makes it the wide weight's bf16, bit for bit. K is split over the warps
 // of a block and over the blocks of a cluster; partial sums meet in shared memory and are added in a fixed order. One
 // launch, no atomics, no workspace: the result depends on the inputs alone.
@@ -51,6 +51,13 @@ __device__ __forceinline__ uint4 load(const __nv_bfloat16* address) {
   return value;
 }
 
+// The lane's own 16 bytes, without passing through registers; zeros when `none`.
+__device__ __forceinline__ void stage(uint4* place, const __nv_bfloat16* address, bool none) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(place))),
+               "l"(address), "r"(none ? 0 : 16)
+               : "memory");
+}
+
 // A word holds four codes: two where bf16 has sign, low 4 bits of exponent and high 3 of mantissa, two in the rest.
 __device__ __forceinline__ uint32_t first_pair(uint32_t word) { return word & 0x87f087f0u; }
 
@@ -80,9 +87,10 @@ __device__ __forceinline__ void store(const Arguments& given, int token, int64_t
 }
 
 // N tiles of 8 tokens; W warps a block; C blocks a cluster; U units of K a warp; D units in flight; kByK: both tiles of
-// 16 rows take a unit's columns before the next columns come.
+// 16 rows take a unit's columns before the next columns come; kStaged: activations stay in shared memory, where a block
+// may have enough of it, else in registers. A lane stages and reads its own bytes: no warp waits for another.
 // Grid: (C, chunks of 8 N tokens, clusters that share the rows). Dynamic shared memory: see shared_bytes in twin_plan.py.
-template <int N, int W, int C, int U, int D, bool kByK>
+template <int N, int W, int C, int U, int D, bool kByK, bool kStaged>
 __device__ __forceinline__ void product(const Arguments& given) {
   constexpr int kUnits = kTilesOfRows * U;
   constexpr int kAllUnits = U * W * C;
@@ -98,6 +106,10 @@ __device__ __forceinline__ void product(const Arguments& given) {
   extern __shared__ float shared[];
   const auto warp_sums = reinterpret_cast<float(*)[W][N * kTokens * kStride]>(shared);
   const auto block_sums = reinterpret_cast<float(*)[C][kSlots * kRows]>(shared + 2 * W * N * kTokens * kStride);
+
+  uint4* const staged = reinterpret_cast<uint4*>(
+      shared + 2 * W * N * kTokens * kStride + 2 * C * kSlots * kRows + threadIdx.x / 32 * (U * N * 128) +
+      threadIdx.x % 32 * 4);
 
   if constexpr (C > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -120,7 +132,7 @@ __device__ __forceinline__ void product(const Arguments& given) {
   // The weight does not depend on what ran before; the activations do.
   asm volatile("griddepcontrol.wait;" ::: "memory");
 
-  uint4 inputs[N][U];
+  uint4 held[kStaged ? 1 : N][kStaged ? 1 : U];
   const int group = first * kRows / given.group_rows;
 #pragma unroll
   for (int unit = 0; unit < U; ++unit) {
@@ -129,10 +141,15 @@ __device__ __forceinline__ void product(const Arguments& given) {
       const int token = n * kTokens + lane / 4;
       const __nv_bfloat16* x = given.x + (first_token + token) * given.token_stride + group * given.group_stride +
                                first_unit * kTileK + lane % 4 * 8;
-      inputs[n][unit] = make_uint4(0, 0, 0, 0);
-      if (token < tokens) inputs[n][unit] = load(x + unit * kTileK);
+      if constexpr (kStaged) {
+        stage(staged + (unit * N + n) * 32, token < tokens ? x + unit * kTileK : given.x, token >= tokens);
+      } else {
+        held[n][unit] = make_uint4(0, 0, 0, 0);
+        if (token < tokens) held[n][unit] = load(x + unit * kTileK);
+      }
     }
   }
+  if constexpr (kStaged) asm volatile("cp.async.wait_all;" ::: "memory");
 
   const auto finish = [&](int block, int buffer) {  // adds up and writes this rank's tokens
     for (int index = threadIdx.x; index < kSlots * kRows; index += W * 32) {
@@ -177,8 +194,9 @@ __device__ __forceinline__ void product(const Arguments& given) {
                                 scaled(second_pair(word.y), scale), scaled(second_pair(word.w), scale)};
 #pragma unroll
       for (int n = 0; n < N; ++n) {
-        multiply(sums[m][n], low, inputs[n][k].x, inputs[n][k].y);
-        multiply(sums[m][n], high, inputs[n][k].z, inputs[n][k].w);
+        const uint4 input = kStaged ? staged[(k * N + n) * 32] : held[kStaged ? 0 : n][kStaged ? 0 : k];
+        multiply(sums[m][n], low, input.x, input.y);
+        multiply(sums[m][n], high, input.z, input.w);
       }
     }
     codes += kBlockBytes;
@@ -227,19 +245,22 @@ using twin::kTileRows;
 using twin::kTilesOfRows;
 using twin::kUnitBytes;
 
-#define PRODUCT(NAME, N, W, C, U, D, BY_K, BLOCKS)                                        \
+#define PRODUCT(NAME, N, W, C, U, D, BY_K, STAGED, BLOCKS)                                \
   extern "C" __global__ void __launch_bounds__(W * 32, BLOCKS) __cluster_dims__(C, 1, 1)  \
       NAME(const __grid_constant__ Arguments given) {                                     \
-    twin::product<N, W, C, U, D, BY_K>(given);                                                  \
+    twin::product<N, W, C, U, D, BY_K, STAGED>(given);                                    \
   }
 
 // K = 32 U W C. The plan of a launch, twin_plan.py, has the same numbers.
-PRODUCT(twin_k4096_n1, 1, 16, 1, 8, 8, true, 1)
-PRODUCT(twin_k4096_n2, 2, 16, 2, 4, 8, true, 1)
-PRODUCT(twin_k4096_n3, 3, 8, 2, 8, 8, true, 1)
-PRODUCT(twin_k5120_n1, 1, 8, 2, 10, 10, false, 2)
-PRODUCT(twin_k5120_n2, 2, 8, 2, 10, 10, true, 1)
-PRODUCT(twin_k5120_n3, 3, 8, 2, 10, 10, false, 1)
+PRODUCT(twin_k4096_n1, 1, 16, 1, 8, 8, true, false, 1)
+PRODUCT(twin_k4096_n2_staged, 2, 16, 1, 8, 8, true, true, 1)
+PRODUCT(twin_k4096_n2, 2, 16, 2, 4, 8, true, false, 1)
+PRODUCT(twin_k4096_n3, 3, 8, 2, 8, 8, true, false, 1)
+PRODUCT(twin_k5120_n1, 1, 8, 2, 10, 10, false, false, 2)
+PRODUCT(twin_k5120_n2_staged, 2, 16, 2, 5, 10, false, true, 1)
+PRODUCT(twin_k5120_n2, 2, 8, 2, 10, 10, true, false, 1)
+PRODUCT(twin_k5120_n3_staged, 3, 8, 2, 10, 20, false, true, 1)
+PRODUCT(twin_k5120_n3, 3, 8, 2, 10, 10, false, false, 1)
 
 // The wide weight again, bit for bit: out[rows][columns] bf16. A warp for each unit of 16 rows and 32 columns.
 extern "C" __global__ void __launch_bounds__(256) twin_widen(const uint8_t* codes, const uint8_t* exponents,
