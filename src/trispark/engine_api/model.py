@@ -61,7 +61,12 @@ class Cell(Strict):
     @model_validator(mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
-        return {"status": value} if isinstance(value, str) else value
+        if not isinstance(value, str | dict):
+            return value
+        if isinstance(value, str):
+            return {"status": value}
+        # What a validator hands on is no longer JSON, where a list is what a tuple is made of.
+        return {**value, "lacks": tuple(value["lacks"])} if isinstance(value.get("lacks"), list) else value
 
     @model_validator(mode="after")
     def _reasons(self) -> Cell:
