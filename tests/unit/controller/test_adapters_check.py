@@ -22,6 +22,7 @@ from trispark.engine_api.interface import Symbol
 from trispark.engine_api.judge import judge
 from trispark.engine_api.model import AdapterNeeds, Description, Need, Statement, Wheel, load_builds, load_needs
 from trispark.engine_api.sources import SourceInterface
+from trispark.engine_api.table import PAGE, replaced, table
 from trispark.engine_api.wheels import wheel_path
 from trispark.errors import TrisparkError
 from trispark.host.machine import LocalMachine, Outcome
@@ -390,3 +391,9 @@ def test_an_image_is_known_by_its_digest() -> None:
     sparks = yaml.safe_load((ROOT / "inventory/sparks/group_vars/all/site.yml").read_text())
     assert builds.build_of(sparks["site_engine_image"]) == "dev-dsv41@37939c26"
     assert builds.build_of("registry.example/sglang@sha256:" + "0" * 64) is None
+
+
+def test_the_page_has_the_table_of_the_matrix() -> None:
+    page = (ROOT / PAGE).read_text(encoding="utf-8")
+    assert replaced(page, table(load_builds(ROOT))) == page, "run: python -m trispark.engine_api.table --write"
+    assert all(f"| `{name}`: " in page for name in load_needs(ROOT))
