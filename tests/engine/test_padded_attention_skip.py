@@ -18,8 +18,7 @@ pytest.importorskip("sglang")
 from parallel_state import pretend  # noqa: E402
 
 from trispark_adapters import padded_attention_skip as skipping  # noqa: E402
-from trispark_adapters.pad_plan import plan_of  # noqa: E402
-from trispark_adapters.tp3_pad import PLAN  # noqa: E402
+from trispark_adapters.pad_plan import plan_of, remember  # noqa: E402
 from trispark_hooks.registry import HookError  # noqa: E402
 
 WORLD, WIDTH, RANKS_Q, RANKS_O, HIDDEN, TOKENS = 3, 16, 32, 24, 48, 5
@@ -131,8 +130,8 @@ def layer_of(rank: int, monkeypatch: pytest.MonkeyPatch, ratio: int = 0, zero: b
         max_position_embeddings=16,
         kv_source_layer_ids=(),
         index_source_layer_ids=(),
-        **{PLAN: PADDING},
     )
+    remember(config, PADDING)
     torch.set_default_dtype(torch.bfloat16)
     try:
         layer = deepseek_v4.MQALayer(config, 0)
