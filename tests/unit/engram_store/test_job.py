@@ -13,7 +13,7 @@ from engram_files import table_of, write_packed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engram_store import Job, Places, RowStore, StoreError, serve_address
+from engram_store import Job, Places, RowStore, Scratch, StoreError, serve_address
 from engram_store.job import JobFields
 from engram_store.library import U64
 
@@ -106,6 +106,18 @@ def test_a_closed_store_gives_no_rows(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="TS-STORE-CLOSED"):
         memory.job.run()
     assert (memory.weights[0] == 0xFF).all()
+
+
+def test_jobs_may_share_scratch_that_is_large_enough(store: RowStore) -> None:
+    scratch = Scratch(6)
+    memory = Memory(store, 2, 3, 3)
+    places = Places(memory.ids.ctypes.data, memory.weights.ctypes.data, memory.scales.ctypes.data)
+    memory.ids[:6] = range(FIRST, FIRST + 6)
+    for tokens in (2, 1):
+        Job(store, (FIRST, END), places, tokens, 3, 3, scratch).run()
+        assert (memory.weights[: 3 * tokens] == TABLE[FIRST : FIRST + 3 * tokens, :256]).all()
+    with pytest.raises(ValueError, match="scratch for 6 ids, 9 are"):
+        Job(store, (FIRST, END), places, 3, 3, 3, scratch)
 
 
 def test_jobs_of_one_store_run_side_by_side(store: RowStore) -> None:
