@@ -4,9 +4,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from engine_modules import DSPARK, keep, module, no_sync, shows
+from engine_modules import ACCEPT, DSPARK, keep, module, no_sync, shows
 
-from trispark_adapters import draft_tau
+from trispark_adapters import block_verify, draft_tau
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -141,3 +141,26 @@ def test_a_multiplier_of_one_installs_nothing(sampler: ModuleType, monkeypatch: 
     before = sampler.DsparkDraftSampler.stage_sampling_params
     draft_tau.install(sampler)
     assert sampler.DsparkDraftSampler.stage_sampling_params is before
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "kept from the acceptance"])
+def test_the_output_stays_the_targets(sampler: ModuleType, monkeypatch: pytest.MonkeyPatch, told: bool) -> None:
+    """Drafts drawn at the staged temperatures; an acceptance that takes them for others is seen."""
+    pytest.importorskip("scipy.stats", reason="scipy is not installed")
+    from drafted_rows import ROWS, Rows, accepted
+
+    accept = module(ACCEPT)
+    if block_verify.native(accept):
+        pytest.skip("the acceptance of this release runs on a GPU alone")
+    keep(monkeypatch, accept, "AcceptSampling.execute")
+    block_verify.install(accept)
+    monkeypatch.setenv("SGLANG_DSPARK_FOLDED_SAMPLING", "2")
+    monkeypatch.setenv("DSV41_DRAFT_TAU", "0.5")
+    draft_tau.install(sampler)
+    torch.manual_seed(5)
+    rows = Rows("sampled", build(sampler, max_bs=ROWS))
+    assert rows.drafted_at[0] == pytest.approx(rows.temperature / 2)
+    if not told:
+        rows.drafted_at = rows.drafted_at * 2
+    ((kept, token),) = accepted(module(f"{DSPARK}.dspark_verify"), [rows])
+    assert (rows.p_value(kept, token) > 1e-4) is told
