@@ -182,6 +182,7 @@ def routed(cap: VerifyCap, rows: int, experts: int = 384, width: int = 6, shared
         (batch(2), 12, {"width": 7, "shared": 1}, True),
         (batch(2, verify=False), 12, {}, False),
         (batch(2), 13, {}, False),
+        (batch(2), 18, {}, False),
         (batch(2), 12, {"experts": 128}, False),
         (batch(2), 12, {"width": 7}, False),
         (batch(65), 390, {}, False),
