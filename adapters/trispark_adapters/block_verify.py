@@ -114,7 +114,7 @@ def say_native(arguments: Sequence[str]) -> None:
         report(NAME, "armed", "the engine's own block verification is used; nothing is patched", native=1)
         write("[block_verify] armed: the engine's own block verification")
         return
-    reason = f"the engine has block verification itself: start it with {NATIVE_FLAG}"
+    reason = f"the engine has it itself: start it with {NATIVE_FLAG}"
     report(NAME, "refused", reason, native=1)
     write(f"[block_verify] refused: {reason}")
 

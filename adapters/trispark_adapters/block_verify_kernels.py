@@ -280,9 +280,9 @@ def _choose(
     columns = (tile * SIZE + tl.arange(0, SIZE)).to(tl.int64)
     mask = columns < vocab
     p = _target(values, stats, row, columns, mask, temperature, tiles, stride_value, stride_v, TILES, HAS_PROBS)
-    subtract = left & (tau < live)
+    subtract = columns < tl.where(left & (tau < live), vocab, 0)
     start = request.to(tl.int64) * stride_draft_b + tau * stride_draft_i
-    q = _drafted(tl.load(draft + start + columns * stride_draft_v, mask=mask & subtract, other=0.0).to(tl.float32))
+    q = _drafted(tl.load(draft + start + columns * stride_draft_v, mask=subtract, other=0.0).to(tl.float32))
     value = tl.where(subtract, tl.maximum(weight_at_tau * p - q, 0.0), p)
     within = tl.cumsum(value, axis=0)
     fallback = tl.max(tl.where(value > 0.0, columns, 0), axis=0)

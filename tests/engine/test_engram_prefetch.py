@@ -225,9 +225,10 @@ def test_the_real_hasher_gives_ids_of_the_expected_form(monkeypatch: pytest.Monk
     hasher.register_buffer("multipliers", module.compute_hash_multipliers(LAYERS, 4, 50))
     hasher.register_buffer("primes", torch.tensor([[[101, 103]] * 3, [[107, 109]] * 3]))
     hasher.register_buffer("offsets", torch.zeros(2, 6, dtype=torch.int64))
-    mode = SimpleNamespace(is_decode=lambda: False, is_target_verify=lambda: True, is_extend=lambda *_: False)
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
     forward = SimpleNamespace(
-        forward_mode=mode,
+        forward_mode=ForwardMode.TARGET_VERIFY,
         req_pool_indices=torch.tensor([0, 1]),
         positions=torch.tensor([0, 1, 2, 4, 5, 6]),
         spec_info=SimpleNamespace(draft_token_num=3),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -61,7 +61,12 @@ class Cell(Strict):
     @model_validator(mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
-        return {"status": value} if isinstance(value, str) else value
+        if not isinstance(value, str | dict):
+            return value
+        if isinstance(value, str):
+            return {"status": value}
+        # What a validator hands on is no longer JSON, where a list is what a tuple is made of.
+        return {**value, "lacks": tuple(value["lacks"])} if isinstance(value.get("lacks"), list) else value
 
     @model_validator(mode="after")
     def _reasons(self) -> Cell:
@@ -83,6 +88,7 @@ class BuildsFile(Strict):
     """experiments/engine_builds.yml."""
 
     schema_version: Literal[1]
+    engine: str
     builds: dict[Id, Build] = Field(min_length=1)
     adapters: dict[AdapterName, Adapter]
 
@@ -101,6 +107,13 @@ class BuildsFile(Strict):
         """The build that an image reference (with digest) holds; None when nobody said."""
         digest = image.rpartition("@")[2]
         return next((name for name, build in self.builds.items() if digest in build.images), None)
+
+    def binding(self, adapters: Iterable[str]) -> tuple[str, ...]:
+        """The builds on which all of these adapters bind, or have their mechanism from the engine itself."""
+        rows = [self.adapters[name] for name in adapters]
+        return tuple(
+            build for build in self.builds if all(row.builds[build].status in ("binds", "native") for row in rows)
+        )
 
 
 class Need(Strict):
