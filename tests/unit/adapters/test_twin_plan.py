@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def test_a_launch_covers_every_token_and_row_once(
     bounds = [blocks * each // clusters for each in range(clusters + 1)]
     assert bounds[0] == 0
     assert bounds[-1] == blocks
-    for first, end in zip(bounds, bounds[1:], strict=False):
+    for first, end in itertools.pairwise(bounds):
         assert first < end
         assert first * ROWS // rows == (end * ROWS - 1) // rows
 
