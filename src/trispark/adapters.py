@@ -12,7 +12,7 @@ from trispark.errors import TrisparkError
 DIRECTORY: Final = "adapters"
 SKIPPED: Final = frozenset({"__pycache__", "tests"})
 BINARY_SUFFIXES: Final = (".so", ".fatbin")
-"""Built libraries, also those for a GPU; every other adapter is UTF-8 text, so that nothing gets in that nobody can read."""
+"""Built libraries, also for a GPU; every other adapter is UTF-8 text, so that nothing gets in that nobody can read."""
 
 
 def read_adapters(root: Path) -> dict[str, bytes]:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from trispark.engine_api.check import Checked
 
 REPO = Path(__file__).resolve().parents[3]
-MARKS = {"binds": "binds", "native": "native", "not-applicable": "-", "undescribed": "?"}
 
 adapters_app = typer.Typer(help="Adapters: the builds of the engine that they bind to.", no_args_is_help=True)
 
@@ -78,6 +77,8 @@ def _imported(found: Checked, terminal: Terminal) -> dict[str, dict[str, str]]:
 
 def table_lines(found: Checked) -> Iterator[str]:
     """A row for each adapter, a column for each build; then every reason."""
+    from trispark.engine_api.table import MARKS
+
     width = max(map(len, found.observed), default=0)
     yield " | ".join([f"{'':<{width}}", *found.builds])
     for adapter, cells in found.observed.items():
