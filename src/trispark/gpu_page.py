@@ -22,7 +22,6 @@ WO_A_GOALS: Final[Mapping[str, float]] = {
 }
 """Least ratios of wo_a by rows; other row counts are for information."""
 HEAD_GOAL: Final = 1.5
-BLOCK_VERIFY_GOAL: Final = 1.2
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
@@ -40,14 +39,10 @@ def ratios(raw: Mapping[str, Any], goals: Mapping[str, float]) -> list[str]:
     """bf16 and twin in turns: medians, quartiles of the twin, ratio, goal."""
     rows = []
     for name in sorted(raw, key=int):
-        found = raw[name]
-        twin = found["twin"]
-        times = (
-            f"{found['bf16']['median_us']:.2f}",
-            f"{twin['median_us']:.2f}",
-            f"{twin['q1_us']:.2f}-{twin['q3_us']:.2f}",
-        )
-        rows.append((name, *times, f"{found['ratio']:.2f}", met(found["ratio"], goals.get(name))))
+        bf16, twin, ratio = raw[name]["bf16"], raw[name]["twin"], raw[name]["ratio"]
+        spread = f"{twin['q1_us']:.2f}-{twin['q3_us']:.2f}"
+        times = (f"{bf16['median_us']:.2f}", f"{twin['median_us']:.2f}", spread)
+        rows.append((name, *times, f"{ratio:.2f}", met(ratio, goals.get(name))))
     return table(("rows", "bf16 us", "twin us", "its quartiles", "ratio", "goal"), rows)
 
 
@@ -61,9 +56,9 @@ def projection(found: Mapping[str, Any]) -> list[str]:
     return [
         f"`{found['formula']}`",
         "",
-        f"Here {inputs['multiprocessors']} multiprocessors at {inputs['clock_ghz']} GHz (read while the products ran), so a factor of {inputs['factor']}; "
-        f"{inputs['twin_bytes']:,} bytes a twin. A GB10's memory needs {found['memory_us']} us for them, {found['bf16_memory_us']} us for the bf16 weight; the limit is "
-        f"{found['limit_us']} us.",
+        f"Here {inputs['multiprocessors']} multiprocessors at {inputs['clock_ghz']} GHz, read while the products ran: a "
+        f"factor of {inputs['factor']}. A twin has {inputs['twin_bytes']:,} bytes, which a GB10's memory reads in "
+        f"{found['memory_us']} us; the bf16 weight takes {found['bf16_memory_us']} us. The limit is {found['limit_us']} us.",
         "",
         *table(("rows", "resident us", "projected us", "below the limit"), rows),
     ]
@@ -73,17 +68,16 @@ def prefetch(found: Mapping[str, Any]) -> list[str]:
     """Share of the lookup that the compute before the join hides."""
     rows = []
     for each in found["hidden"]:
-        share, goal = each["hidden_share"], each["goal"]
         times = (f"{each['lookup_ms']:.2f}", f"{each['compute_before_join_ms']:.2f}")
-        rows.append(
-            (each["tokens"], *times, f"{share:.1%}", f"at least {goal:.0%}: {'yes' if each['reached'] else 'NO'}")
-        )
+        goal = f"at least {each['goal']:.0%}: {'yes' if each['reached'] else 'NO'}"
+        rows.append((each["tokens"], *times, f"{each['hidden_share']:.1%}", goal))
     wrong = sum(sum(row["wrong"].values()) for row in found["rows"])
     replays = sum(row["replays"] for row in found["rows"])
     return [
         "## Engram rows read ahead",
         "",
-        f"{wrong} of {replays} replays with other rows than the synchronous path; gather: {found['gather'].split(' ')[0]}; reads: {', '.join(found['reads'])}.",
+        f"{wrong} of {replays} replays with other rows than the synchronous path. Gather: {found['gather'].split(' ')[0]}; "
+        f"reads: {', '.join(found['reads'])}.",
         "",
         *table(("tokens", "lookup ms", "compute before the join ms", "hidden", "goal"), rows),
         "",
@@ -99,9 +93,10 @@ def page(results: Mapping[str, Any]) -> str:
         "",
         f"    {results['command']}",
         "",
-        f"{results['date']}, {device['name']} ({device['gpus']} GPU, compute capability {device['capability']}, {device['multiprocessors']} multiprocessors, "
-        f"{device['l2_mib']} MiB of L2, driver {device['driver']}, torch {device['torch']}). No result of a Spark: this GPU stands in for one, with about seven times as many "
-        "bytes for each cycle of a multiprocessor. Made from `gpu-adapters.json` by `python -m trispark.gpu_page`.",
+        f"{results['date']}, {device['name']} ({device['gpus']} GPU, compute capability {device['capability']}, "
+        f"{device['multiprocessors']} multiprocessors, {device['l2_mib']} MiB of L2, driver {device['driver']}, torch "
+        f"{device['torch']}). No result of a Spark: this GPU stands in for one, with about seven times as many bytes for "
+        "each cycle of a multiprocessor. Made from `gpu-adapters.json` by `python -m trispark.gpu_page`.",
         "",
         f"{checks} checks of the twins' products, {len(errors)} errors" + (":" if errors else "."),
         *(f"- {error.strip().splitlines()[-1]}" for error in errors),
@@ -112,7 +107,8 @@ def page(results: Mapping[str, Any]) -> str:
         lines += [
             "## Against float64",
             "",
-            "Largest error by the norm over all row counts; rounding the result to bf16 alone makes 1.7e-03. `as on a GB10`: the kernels and launches that a GB10 gets, on this GPU.",
+            "Largest error by the norm over all row counts; rounding the result to bf16 alone makes 1.7e-03. `as on a GB10`: "
+            "the kernels and launches that a GB10 gets, on this GPU.",
             "",
             *table(("product", "largest error"), rows),
             "",
@@ -121,9 +117,12 @@ def page(results: Mapping[str, Any]) -> str:
         lines += [
             "## wo_a: [rows, 4, 4096] x [4, 1024, 4096]",
             "",
-            "`torch.einsum` on bf16 and the twin, each a CUDA graph over 40 distinct layers, replayed in turns; medians for one layer.",
+            "`torch.einsum` on bf16 and the twin, each a CUDA graph over 40 distinct layers, replayed in turns; medians for one "
+            "layer.",
             "",
             *ratios(results["raw"]["wo_a"], WO_A_GOALS),
+            "",
+            f"Widening a twin, as every other call on a released weight does: {results['raw']['widen']['median_us']:.1f} us.",
             "",
             "### On a GB10",
             "",

@@ -116,6 +116,8 @@ def wo_a(out: dict[str, Any], kernels: DeviceProducts) -> None:
         raw[str(rows)]["resident"] = summary(replayed({"": captured([resident] * LAYERS)}, LAYERS)[""])
     x = activations((6, GROUPS, COLUMNS), 6)
     ghz = clock_ghz(captured([lambda i=i: kernels.product(twins[i], x) for i in range(LAYERS)]))
+    widen = captured([lambda i=i: kernels.widen(twins[i]) for i in range(LAYERS)])
+    out["raw"]["widen"] = summary(replayed({"": widen}, LAYERS)[""])
     out["wo_a_ratio"] = {rows: found["ratio"] for rows, found in raw.items()}
     out["raw"]["wo_a"] = raw
     out["gb10_projection"] = projection(raw, twins[0].nbytes, out["device"]["multiprocessors"], ghz)
