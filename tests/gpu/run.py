@@ -2,10 +2,11 @@
 
     python tests/gpu/run.py --out DIR [--only PART ...] [--quick]
 
-It needs a GPU of compute capability 9.0 or 12.1, torch with CUDA 13 and nothing of the project beside this checkout.
+It needs a GPU of compute capability 9.0 or 12.1, torch with CUDA 13 and this checkout; what compares with the engine's
+own kernels also the wheels of sglang 0.5.21 and msgspec on PYTHONPATH.
 Writes DIR/gpu-adapters.json; status 1 when a check failed. --quick checks a few shapes and measures nothing: for
 compute-sanitizer. Each part is a module here with `run(out: dict) -> None`, which adds its results to `out` and what
-failed to out["errors"].
+failed to out["errors"] (or to an entry of its own name, with ok = false).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-PARTS = ("twins", "twin_speed", "block_verify", "engram_prefetch")
+PARTS = ("twins", "twin_speed", "block_verify", "verify_cap", "engram_prefetch")
 QUICK_PARTS = ("twins",)
 FILE = "gpu-adapters.json"
 
@@ -68,6 +69,8 @@ def main() -> int:
             continue
         try:
             importlib.import_module(name).run(out)
+            if out.get(name, {}).get("ok") is False:
+                out["errors"].append(f"{name}: a check failed; its entry has more")
         except Exception:  # one part that breaks must not cost the others' results
             out["errors"].append(f"{name}: {traceback.format_exc()}")
         out["parts"].append(name)

@@ -116,6 +116,8 @@ def wo_a(out: dict[str, Any], kernels: DeviceProducts) -> None:
         raw[str(rows)]["resident"] = summary(replayed({"": captured([resident] * LAYERS)}, LAYERS)[""])
     x = activations((6, GROUPS, COLUMNS), 6)
     ghz = clock_ghz(captured([lambda i=i: kernels.product(twins[i], x) for i in range(LAYERS)]))
+    widen = captured([lambda i=i: kernels.widen(twins[i]) for i in range(LAYERS)])
+    out["raw"]["widen"] = summary(replayed({"": widen}, LAYERS)[""])
     out["wo_a_ratio"] = {rows: found["ratio"] for rows, found in raw.items()}
     out["raw"]["wo_a"] = raw
     out["gb10_projection"] = projection(raw, twins[0].nbytes, out["device"]["multiprocessors"], ghz)
@@ -172,21 +174,12 @@ def head(out: dict[str, Any], kernels: DeviceProducts) -> None:
     out["raw"]["draft_head"] = raw
 
 
-def copy_bandwidth() -> float:
-    """Bytes a second that a large copy reads and writes, for scale."""
-    source = torch.empty(1 << 31, dtype=torch.uint8, device="cuda").random_()
-    target = torch.empty_like(source)
-    graph = captured([lambda: target.copy_(source)])
-    return 2 * source.numel() / statistics.median(replayed({"copy": graph}, 1)["copy"]) * 1e6
-
-
 def run(out: dict[str, Any]) -> None:
     """Adds `wo_a_ratio`, `draft_head_ratio`, `gb10_projection` and `raw`."""
     if out.get("quick"):
         return
     kernels = DeviceProducts()
     out.setdefault("raw", {})
-    out["copy_bytes_per_s"] = copy_bandwidth()
     wo_a(out, kernels)
     torch.cuda.empty_cache()
     head(out, kernels)
