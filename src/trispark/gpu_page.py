@@ -56,9 +56,10 @@ def projection(found: Mapping[str, Any]) -> list[str]:
     return [
         f"`{found['formula']}`",
         "",
-        f"Here {inputs['multiprocessors']} multiprocessors at {inputs['clock_ghz']} GHz, read while the products ran: a "
-        f"factor of {inputs['factor']}. A twin has {inputs['twin_bytes']:,} bytes, which a GB10's memory reads in "
-        f"{found['memory_us']} us; the bf16 weight takes {found['bf16_memory_us']} us. The limit is {found['limit_us']} us.",
+        f"Here {inputs['multiprocessors']} multiprocessors at {inputs['clock_ghz']} GHz, read while the products ran: "
+        f"a factor of {inputs['factor']}. A twin has {inputs['twin_bytes']:,} bytes, which a GB10's memory reads in "
+        f"{found['memory_us']} us; the bf16 weight takes {found['bf16_memory_us']} us. "
+        f"The limit is {found['limit_us']} us.",
         "",
         *table(("rows", "resident us", "projected us", "below the limit"), rows),
     ]
@@ -76,8 +77,8 @@ def prefetch(found: Mapping[str, Any]) -> list[str]:
     return [
         "## Engram rows read ahead",
         "",
-        f"{wrong} of {replays} replays with other rows than the synchronous path. Gather: {found['gather'].split(' ')[0]}; "
-        f"reads: {', '.join(found['reads'])}.",
+        f"{wrong} of {replays} replays with other rows than the synchronous path. "
+        f"Gather: {found['gather'].split(' ')[0]}; reads: {', '.join(found['reads'])}.",
         "",
         *table(("tokens", "lookup ms", "compute before the join ms", "hidden", "goal"), rows),
         "",
@@ -95,8 +96,8 @@ def page(results: Mapping[str, Any]) -> str:
         "",
         f"{results['date']}, {device['name']} ({device['gpus']} GPU, compute capability {device['capability']}, "
         f"{device['multiprocessors']} multiprocessors, {device['l2_mib']} MiB of L2, driver {device['driver']}, torch "
-        f"{device['torch']}). No result of a Spark: this GPU stands in for one, with about seven times as many bytes for "
-        "each cycle of a multiprocessor. Made from `gpu-adapters.json` by `python -m trispark.gpu_page`.",
+        f"{device['torch']}). No result of a Spark: this GPU stands in for one, with about seven times as many bytes "
+        "for each cycle of a multiprocessor. Made from `gpu-adapters.json` by `python -m trispark.gpu_page`.",
         "",
         f"{checks} checks of the twins' products, {len(errors)} errors" + (":" if errors else "."),
         *(f"- {error.strip().splitlines()[-1]}" for error in errors),
@@ -107,8 +108,8 @@ def page(results: Mapping[str, Any]) -> str:
         lines += [
             "## Against float64",
             "",
-            "Largest error by the norm over all row counts; rounding the result to bf16 alone makes 1.7e-03. `as on a GB10`: "
-            "the kernels and launches that a GB10 gets, on this GPU.",
+            "Largest error by the norm over all row counts; rounding the result to bf16 alone makes 1.7e-03. "
+            "`as on a GB10`: the kernels and launches that a GB10 gets, on this GPU.",
             "",
             *table(("product", "largest error"), rows),
             "",
@@ -117,12 +118,13 @@ def page(results: Mapping[str, Any]) -> str:
         lines += [
             "## wo_a: [rows, 4, 4096] x [4, 1024, 4096]",
             "",
-            "`torch.einsum` on bf16 and the twin, each a CUDA graph over 40 distinct layers, replayed in turns; medians for one "
-            "layer.",
+            "`torch.einsum` on bf16 and the twin, each a CUDA graph over 40 distinct layers, in turns; medians "
+            "for one layer.",
             "",
             *ratios(results["raw"]["wo_a"], WO_A_GOALS),
             "",
-            f"Widening a twin, as every other call on a released weight does: {results['raw']['widen']['median_us']:.1f} us.",
+            "Widening a twin, as every other call on a released weight does: "
+            f"{results['raw']['widen']['median_us']:.1f} us.",
             "",
             "### On a GB10",
             "",
