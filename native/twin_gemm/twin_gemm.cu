@@ -130,7 +130,7 @@ __device__ __forceinline__ void product(const Arguments& given) {
       given.exponents + static_cast<int64_t>(first) * kAllUnits + first_unit + min(lane, U - 1);
   uint32_t next_exponent = __ldg(exponents);
 
-  // The weight does not depend on what ran before; the activations do.
+  // The weight does not depend on what ran before, being whole before its first use; activations and `out` do.
   asm volatile("griddepcontrol.wait;" ::: "memory");
 
   uint4 held[kStaged ? 1 : N][kStaged ? 1 : U];
@@ -270,6 +270,8 @@ extern "C" __global__ void __launch_bounds__(256) twin_widen(const uint8_t* code
                                                              __nv_bfloat16* out, int32_t rows, int32_t columns) {
   const int units = columns / kTileK, lane = threadIdx.x % 32;
   const int64_t unit = static_cast<int64_t>(blockIdx.x) * 8 + threadIdx.x / 32;
+  // First of all: the twin may be new, and `out` may lie where the kernel before still works.
+  asm volatile("griddepcontrol.wait;" ::: "memory");
   if (unit >= static_cast<int64_t>(rows / kTileRows) * units) return;
   const int tile = static_cast<int>(unit / units), column = static_cast<int>(unit % units);
   const uint4 word = twin::stream(codes + unit * kUnitBytes + lane * 16);
