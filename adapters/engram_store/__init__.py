@@ -5,7 +5,7 @@ loaded. Sources: native/engram_store in the project.
 """
 
 from .errors import Code, StoreError
-from .job import Job, Places, serve_address
+from .job import Job, Places, Scratch, serve_address
 from .library import available
 from .store import ROW_BYTES, Backend, Counters, Options, Rows, RowStore
 
@@ -19,6 +19,7 @@ __all__ = [
     "Places",
     "RowStore",
     "Rows",
+    "Scratch",
     "StoreError",
     "available",
     "serve_address",

@@ -51,6 +51,16 @@ class Places:
     scales: int
 
 
+class Scratch:
+    """Memory that a lookup of up to `capacity` ids works in; lookups that never overlap may share it."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.owned = np.empty(capacity, dtype=np.int64)
+        self.places = np.empty(capacity, dtype=np.uint64)
+        self.rows = np.empty((capacity, ROW_BYTES), dtype=np.uint8)
+
+
 class Job:
     """One lookup of `tokens` * `columns` ids. Its memory must stay where it is as long as a graph holds its address.
 
@@ -58,16 +68,19 @@ class Job:
     """
 
     def __init__(
-        self, store: RowStore, owned: tuple[int, int], places: Places, tokens: int, columns: int, stride: int
+        self,
+        store: RowStore,
+        owned: tuple[int, int],
+        places: Places,
+        tokens: int,
+        columns: int,
+        stride: int,
+        scratch: Scratch | None = None,
     ) -> None:
-        count = tokens * columns
-        self.count = count
         self._store = store  # the library knows it by number alone
-        self._scratch = (
-            np.empty(count, dtype=np.int64),
-            np.empty(count, dtype=np.uint64),
-            np.empty((count, ROW_BYTES), dtype=np.uint8),
-        )
+        self._scratch = scratch or Scratch(tokens * columns)
+        if self._scratch.capacity < tokens * columns:
+            raise ValueError(f"scratch for {self._scratch.capacity} ids, {tokens * columns} are to be looked up")
         self._fields = JobFields(
             handle=store.handle,
             ids=places.ids,
@@ -78,9 +91,9 @@ class Job:
             end=owned[1],
             weights=places.weights,
             scales=places.scales,
-            owned=self._scratch[0].ctypes.data,
-            places=self._scratch[1].ctypes.data,
-            rows=self._scratch[2].ctypes.data,
+            owned=self._scratch.owned.ctypes.data,
+            places=self._scratch.places.ctypes.data,
+            rows=self._scratch.rows.ctypes.data,
         )
 
     @property

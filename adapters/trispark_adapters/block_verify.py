@@ -97,9 +97,9 @@ def install(module: ModuleType) -> None:
     count = counters(NAME, "calls", "cut")
 
     def wrap(original: Any) -> Any:
-        def execute(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        def execute(*_: Any, **kwargs: Any) -> Any:  # a class method or a static one, by build; all goes by keyword
             _note(count, kwargs.get("cutoff_verify_lens") is not None)
-            return accept(module, *args, **kwargs)
+            return accept(module, **kwargs)
 
         return execute
 

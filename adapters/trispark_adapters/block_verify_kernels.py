@@ -21,13 +21,13 @@ TILE = 4096
 
 
 @_jit
-def _drafted(value: Any) -> Any:
+def _drafted(value: tl.tensor) -> Any:
     """What is no probability counts as 0, as in the engine's own sampler."""
     return tl.where((value >= 0.0) & (value <= 1.0), value, 0.0)
 
 
 @_jit
-def _row_scale(stats: Any, row: Any, tiles: Any, TILES: tl.constexpr) -> Any:
+def _row_scale(stats: tl.tensor, row: tl.tensor, tiles: tl.tensor, TILES: tl.constexpr) -> Any:
     """Maximum and sum of exponentials of a row, from those of its tiles."""
     lane = tl.arange(0, TILES)
     base = stats + row * tiles * 2
@@ -40,15 +40,15 @@ def _row_scale(stats: Any, row: Any, tiles: Any, TILES: tl.constexpr) -> Any:
 
 @_jit
 def _target(
-    values: Any,
-    stats: Any,
-    row: Any,
-    columns: Any,
-    mask: Any,
-    temperature: Any,
-    tiles: Any,
-    stride_value: Any,
-    stride_v: Any,
+    values: tl.tensor,
+    stats: tl.tensor,
+    row: tl.tensor,
+    columns: tl.tensor,
+    mask: tl.tensor,
+    temperature: tl.tensor,
+    tiles: tl.tensor,
+    stride_value: tl.tensor,
+    stride_v: tl.tensor,
     TILES: tl.constexpr,
     HAS_PROBS: tl.constexpr,
 ) -> Any:
@@ -65,21 +65,21 @@ def _target(
 
 @_jit
 def _ratio(
-    values: Any,
-    stats: Any,
-    draft: Any,
-    tokens: Any,
-    request: Any,
-    index: Any,
-    temperature: Any,
-    tiles: Any,
-    stride_value: Any,
-    stride_v: Any,
-    stride_draft_b: Any,
-    stride_draft_i: Any,
-    stride_draft_v: Any,
-    stride_token: Any,
-    stride_token_i: Any,
+    values: tl.tensor,
+    stats: tl.tensor,
+    draft: tl.tensor,
+    tokens: tl.tensor,
+    request: tl.tensor,
+    index: tl.tensor,
+    temperature: tl.tensor,
+    tiles: tl.tensor,
+    stride_value: tl.tensor,
+    stride_v: tl.tensor,
+    stride_draft_b: tl.tensor,
+    stride_draft_i: tl.tensor,
+    stride_draft_v: tl.tensor,
+    stride_token: tl.tensor,
+    stride_token_i: tl.tensor,
     GAMMA: tl.constexpr,
     TILES: tl.constexpr,
     HAS_PROBS: tl.constexpr,
@@ -94,7 +94,7 @@ def _ratio(
 
 
 @_jit
-def _live(verify_lens: Any, request: Any, GAMMA: tl.constexpr, HAS_CUT: tl.constexpr) -> Any:
+def _live(verify_lens: tl.tensor, request: tl.tensor, GAMMA: tl.constexpr, HAS_CUT: tl.constexpr) -> Any:
     live = tl.full((), GAMMA, tl.int32)
     if HAS_CUT:
         live = tl.minimum(tl.maximum(tl.load(verify_lens + request).to(tl.int32) - 1, 0), GAMMA)
@@ -103,13 +103,13 @@ def _live(verify_lens: Any, request: Any, GAMMA: tl.constexpr, HAS_CUT: tl.const
 
 @_jit
 def _stats(
-    values: Any,
-    temperatures: Any,
-    stats: Any,
-    vocab: Any,
-    tiles: Any,
-    stride_value: Any,
-    stride_v: Any,
+    values: tl.tensor,
+    temperatures: tl.tensor,
+    stats: tl.tensor,
+    vocab: tl.tensor,
+    tiles: tl.tensor,
+    stride_value: tl.tensor,
+    stride_v: tl.tensor,
     ROWS: tl.constexpr,
     SIZE: tl.constexpr,
 ) -> None:
@@ -129,22 +129,22 @@ def _stats(
 
 @_jit
 def _masses(
-    values: Any,
-    temperatures: Any,
-    stats: Any,
-    draft: Any,
-    tokens: Any,
-    verify_lens: Any,
-    masses: Any,
-    vocab: Any,
-    tiles: Any,
-    stride_value: Any,
-    stride_v: Any,
-    stride_draft_b: Any,
-    stride_draft_i: Any,
-    stride_draft_v: Any,
-    stride_token: Any,
-    stride_token_i: Any,
+    values: tl.tensor,
+    temperatures: tl.tensor,
+    stats: tl.tensor,
+    draft: tl.tensor,
+    tokens: tl.tensor,
+    verify_lens: tl.tensor,
+    masses: tl.tensor,
+    vocab: tl.tensor,
+    tiles: tl.tensor,
+    stride_value: tl.tensor,
+    stride_v: tl.tensor,
+    stride_draft_b: tl.tensor,
+    stride_draft_i: tl.tensor,
+    stride_draft_v: tl.tensor,
+    stride_token: tl.tensor,
+    stride_token_i: tl.tensor,
     GAMMA: tl.constexpr,
     TILES: tl.constexpr,
     SIZE: tl.constexpr,
@@ -197,26 +197,26 @@ def _masses(
 
 @_jit
 def _choose(
-    values: Any,
-    temperatures: Any,
-    stats: Any,
-    draft: Any,
-    tokens: Any,
-    verify_lens: Any,
-    masses: Any,
-    uniforms: Any,
-    kept_out: Any,
-    token_out: Any,
-    trim_out: Any,
-    vocab: Any,
-    tiles: Any,
-    stride_value: Any,
-    stride_v: Any,
-    stride_draft_b: Any,
-    stride_draft_i: Any,
-    stride_draft_v: Any,
-    stride_token: Any,
-    stride_token_i: Any,
+    values: tl.tensor,
+    temperatures: tl.tensor,
+    stats: tl.tensor,
+    draft: tl.tensor,
+    tokens: tl.tensor,
+    verify_lens: tl.tensor,
+    masses: tl.tensor,
+    uniforms: tl.tensor,
+    kept_out: tl.tensor,
+    token_out: tl.tensor,
+    trim_out: tl.tensor,
+    vocab: tl.tensor,
+    tiles: tl.tensor,
+    stride_value: tl.tensor,
+    stride_v: tl.tensor,
+    stride_draft_b: tl.tensor,
+    stride_draft_i: tl.tensor,
+    stride_draft_v: tl.tensor,
+    stride_token: tl.tensor,
+    stride_token_i: tl.tensor,
     GAMMA: tl.constexpr,
     TILES: tl.constexpr,
     SIZE: tl.constexpr,

@@ -78,7 +78,7 @@ def draw(mass: Any, uniforms: Any) -> Any:
     """int64 [bs]: the token where the running sum of mass [bs, V] passes uniforms [bs] of the whole; never one of
     mass 0, unless all are."""
     running = mass.double().cumsum(1)
-    reached = (running > (uniforms.double() * running[:, -1])[:, None]) & (mass > 0)
+    reached = running > (uniforms.double() * running[:, -1])[:, None]
     last = mass.shape[1] - 1 - (mass > 0).flip(1).int().argmax(1)
     return torch.where(reached.any(1), reached.int().argmax(1), last)
 

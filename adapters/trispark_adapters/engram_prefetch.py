@@ -197,6 +197,16 @@ def key_of(ids: Any) -> Key | None:
     return Key(ids.data_ptr(), tokens, columns, int(ids.stride(0)), capturing(ids.device))
 
 
+def between_segments() -> bool:
+    """Whether the hasher runs between the segments of a prefill's graph. Its ids are then copied to where the segments
+    have theirs, and nobody would come for rows that were read ahead."""
+    try:
+        from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import context
+    except ImportError:  # a build without such graphs
+        return False
+    return bool(context.is_in_breakable_cuda_graph())
+
+
 def install(module: ModuleType) -> None:
     """Wrap EngramHasher.forward, Engram.__init__ and EngramEmbedding._owned_rows of sglang.srt.layers.engram."""
     lookup = binding.symbol(module, "EngramEmbedding._owned_rows")
@@ -216,7 +226,8 @@ def install(module: ModuleType) -> None:
 def _hash(prefetch: Prefetch, original: Callable[..., Any]) -> Callable[..., Any]:
     def forward(*args: Any, **kwargs: Any) -> Any:
         ids = original(*args, **kwargs)
-        prefetch.ids_known(ids)
+        if not between_segments():
+            prefetch.ids_known(ids)
         return ids
 
     return forward

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from engram_store import Job, Places, RowStore, serve_address
+from engram_store import Job, Places, RowStore, Scratch, serve_address
 from trispark_adapters.engram_watch import WATCH
 from trispark_hooks.registry import HookError
 
@@ -43,7 +43,7 @@ class Shape:
 
 
 class Bucket:
-    """Buffers for up to `capacity` ids: host ids int64 [2 capacity], weights [capacity, 256], scales [capacity, 8]
+    """Buffers for up to `capacity` ids: host ids int64 [span], weights [capacity, 256], scales [capacity, 8]
     bytes; the same weights and scales on the device; `order` int64 [capacity] 0, 1, ... there. On a CPU the device's
     buffers are the host's."""
 
@@ -55,6 +55,7 @@ class Bucket:
         self.device_weights = torch.empty_like(self.weights, device=device) if cuda else self.weights
         self.device_scales = torch.empty_like(self.scales, device=device) if cuda else self.scales
         self.order = torch.arange(capacity, dtype=torch.int64, device=device)
+        self.scratch = Scratch(capacity)
 
 
 @dataclass(frozen=True)
@@ -78,31 +79,31 @@ class Staging:
 
     def get(self, shape: Shape, device: Any) -> Staged:
         """What a lookup of this shape uses; a graph's jobs are its own. HookError TS-ADAPTER-ENGRAM-STAGING inside a
-        capture whose shape was never run before."""
+        capture for whose size no forward was run before."""
         captured = capturing(device)
-        if (shape, device, captured) not in self._jobs:
+        staged = self._jobs.get((shape, device, captured))
+        if staged is None:
+            staged = self._jobs[(shape, device, captured)] = self._make(shape, device, captured)
+        return staged
+
+    @property
+    def calls(self) -> int:
+        """Lookups since the start, graph replays among them."""
+        return sum(staged.job.calls for staged in tuple(self._jobs.values()))  # another thread may ask
+
+    def _make(self, shape: Shape, device: Any, captured: bool) -> Staged:
+        capacity, span = _power(shape.count), _power(shape.span)
+        bucket = self._buckets.get((capacity, span, device))
+        if bucket is None:
             if captured:
                 raise HookError(
                     f"TS-ADAPTER-ENGRAM-STAGING: memory of a lookup is missing in a capture [where: {self._where}] "
                     f"expected: a forward of {shape.tokens} x {shape.columns} ids before it is captured; "
                     "observed: none; remedy: leave the engine's warm-up before the capture on"
                 )
-            self._jobs[(shape, device, False)] = self._make(shape, device)
-            self._jobs[(shape, device, True)] = self._make(shape, device)
-        return self._jobs[(shape, device, captured)]
-
-    @property
-    def calls(self) -> int:
-        """Lookups since the start, graph replays among them."""
-        return sum(staged.job.calls for staged in self._jobs.values())
-
-    def _make(self, shape: Shape, device: Any) -> Staged:
-        capacity, span = _power(shape.count), _power(shape.span)
-        bucket = self._buckets.get((capacity, span, device))
-        if bucket is None:
             bucket = self._buckets[(capacity, span, device)] = Bucket(capacity, span, device)
         places = Places(bucket.ids.data_ptr() + 8 * shape.offset, bucket.weights.data_ptr(), bucket.scales.data_ptr())
-        job = Job(self._store, self._owned, places, shape.tokens, shape.columns, shape.stride)
+        job = Job(self._store, self._owned, places, shape.tokens, shape.columns, shape.stride, bucket.scratch)
         return Staged(bucket, job, shape.count)
 
 

@@ -43,10 +43,6 @@ class Watch:
             self._thread = threading.Thread(target=self._run, name="engram-watch", daemon=True)
             self._thread.start()
 
-    def leave(self, job: Failing) -> None:
-        """Its failures are looked at by somebody else."""
-        self._jobs.pop(id(job), None)
-
     def look(self) -> bool:
         """Whether a job failed; then the process has been told to end."""
         for job in tuple(self._jobs.values()):

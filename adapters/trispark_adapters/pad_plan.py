@@ -6,13 +6,15 @@ field 3.9, 3.10, fork 2.2.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from trispark_hooks.registry import HookError
 
 LOCAL_HEADS: Final = (16, 32, 64, 128)
 """Numbers of query heads a rank that the sparse attention kernels of this GPU take."""
+ATTRIBUTE: Final = "trispark_padding"
+"""Of a configuration that was padded: its plan, in plain types, since configurations are printed and sent as JSON."""
 NEVER: Final = -1e30
 """Selection bias of an expert that must not be chosen; finite in bf16 as well."""
 
@@ -139,3 +141,19 @@ def plan_of_config(config: Any, world: int) -> Plan:
         int(getattr(config, "dspark_n_routed_experts", 0) or 0),
         int(config.n_routed_experts),
     )
+
+
+def remember(config: Any, plan: Plan) -> None:
+    """Leave `plan` at the configuration, where copies of it have it, too."""
+    setattr(config, ATTRIBUTE, asdict(plan))
+
+
+def remembered(config: Any) -> Plan | None:
+    """The plan by which `config` was padded."""
+    known: dict[str, Any] | None = getattr(config, ATTRIBUTE, None)
+    if known is None:
+        return None
+    heads, groups, experts = (
+        (int(pair[0]), int(pair[1])) for pair in (known["heads"], known["groups"], known["experts"])
+    )
+    return Plan(int(known["world"]), heads, groups, experts)

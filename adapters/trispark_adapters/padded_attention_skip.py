@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
-from trispark_adapters.pad_plan import Plan
+from trispark_adapters.pad_plan import Plan, remembered
 from trispark_adapters.tp3_pad import PLAN
 from trispark_hooks import binding, evidence
 from trispark_hooks.registry import HookError
@@ -164,7 +164,7 @@ def install_autotune(module: ModuleType, skip: Skip = SKIP) -> None:
 def _mark(original: Callable[..., None]) -> Callable[..., None]:
     def construct(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         original(self, config, *args, **kwargs)
-        plan: Plan | None = getattr(config, PLAN, None)
+        plan = remembered(config)
         if plan is None:
             raise HookError(
                 f"TS-ADAPTER-SKIP-PAD: it is not known which heads are padding [where: layer {self.layer_id}] "

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, Final
 
-from trispark_adapters.pad_plan import Plan, plan_of_config, vocabulary_padding
+from trispark_adapters.pad_plan import Plan, plan_of_config, remember, remembered, vocabulary_padding
 from trispark_hooks import binding, evidence
 from trispark_hooks.registry import HookError
 
 NAME: Final = "tp3_pad"
-PLAN: Final = "trispark_padding"
-"""Attribute of a configuration that was padded: its `Plan`."""
+PLAN: Final = "trispark_plan"
+"""Attribute of a padded model: its `Plan`."""
 
 
 def install_model(module: ModuleType) -> None:
@@ -43,7 +43,7 @@ def install_vocabulary(module: ModuleType) -> None:
 
 def pad_config(config: Any, world: int) -> Plan:
     """Pad `config` in place, once; what was padded. HookError TS-ADAPTER-PAD."""
-    known: Plan | None = getattr(config, PLAN, None)
+    known = remembered(config)
     if known is not None:
         if known.world != world:
             raise HookError(
@@ -55,7 +55,7 @@ def pad_config(config: Any, world: int) -> Plan:
     config.num_attention_heads, config.o_groups = plan.heads[1], plan.groups[1]
     if plan.experts[0]:
         config.dspark_n_routed_experts = plan.experts[1]
-    setattr(config, PLAN, plan)
+    remember(config, plan)
     evidence.write(f"DSV41 TP pad installed (tp={world})")
     for line in plan.lines():
         evidence.write(line)

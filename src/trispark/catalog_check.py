@@ -221,7 +221,7 @@ def _check_builds(catalog: Catalog, feature: Feature, where: str) -> None:
         if name not in file.adapters:
             raise _reference(where, f"it names the adapter {name}, which has no row in the matrix", name)
     expected = file.binding(feature.engine_adapters) if feature.engine_adapters else ()
-    if feature.builds != expected:
+    if sorted(feature.builds) != sorted(expected):
         wrong = ", ".join(feature.builds) or "none"
         raise _reference(where, "its builds are not those to which its adapters bind", wrong, ", ".join(expected))
 

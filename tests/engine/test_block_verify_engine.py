@@ -2,20 +2,18 @@
 
 from collections.abc import Callable
 from inspect import Parameter, Signature
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
-from engine_modules import ACCEPT, DSPARK, keep, module
+from drafted_rows import GAMMA, Rows, accepted
+from engine_modules import ACCEPT, DSPARK, keep, module, shows
 
 from trispark_adapters import block_verify
 from trispark_hooks.registry import HookError
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed")
-stats: Any = pytest.importorskip("scipy.stats", reason="scipy is not installed")
-
-VOCAB, GAMMA, ROWS = 4, 3, 60_000
-TEMPERATURE = 0.7
+pytest.importorskip("scipy.stats", reason="scipy is not installed")
 
 
 @pytest.fixture
@@ -26,125 +24,6 @@ def accepting(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     keep(monkeypatch, accept, "AcceptSampling.execute")
     block_verify.install(accept)
     return module(f"{DSPARK}.dspark_verify")
-
-
-def table(seed: int, length: int) -> Any:
-    """Logits float32 [V ** length, V] after each prefix of `length` drafts."""
-    generator = torch.Generator().manual_seed(seed * 10 + length)
-    return torch.randn((VOCAB**length, VOCAB), generator=generator) * 1.5
-
-
-def filtered(probabilities: Any, top_k: int, top_p: float) -> Any:
-    """Top-k first, then the fewest of the likeliest tokens that reach top_p together."""
-    values, order = probabilities.sort(1, descending=True)
-    values[:, top_k:] = 0
-    values = values / values.sum(1, keepdim=True)
-    values[(values.cumsum(1) - values) > top_p] = 0
-    out = torch.zeros_like(probabilities).scatter(1, order, values)
-    return out / out.sum(1, keepdim=True)
-
-
-class Rows:
-    """ROWS requests alike, greedy or sampled, each with a draft of its own."""
-
-    def __init__(self, kind: str) -> None:
-        self.greedy = kind == "greedy"
-        self.top_k = {"greedy": 1, "top-k": 2, "both": 3}.get(kind, VOCAB)
-        self.top_p = {"top-p": 0.8, "both": 0.7}.get(kind, 1.0)
-        self.temperature = 1.0 if self.greedy else TEMPERATURE
-        self.logits = [table(8, length) for length in range(GAMMA + 1)]
-        self.proposal = [table(9, length) for length in range(GAMMA)]
-        self.target = [self._target(logits) for logits in self.logits]
-        self.drafts, self.codes = self._draft()
-
-    def _target(self, logits: Any) -> Any:
-        probabilities = (logits.double() / self.temperature).softmax(1)
-        if self.greedy:
-            return torch.nn.functional.one_hot(logits.argmax(1), VOCAB).double()
-        return filtered(probabilities, self.top_k, self.top_p)
-
-    def _draft(self) -> tuple[Any, list[Any]]:
-        code = torch.zeros(ROWS, dtype=torch.int64)
-        codes, drafts = [code], []
-        for logits in self.proposal:
-            chance = (logits / self.temperature).softmax(1)[code]
-            token = chance.argmax(1) if self.greedy else torch.multinomial(chance, 1)[:, 0]
-            drafts.append(token)
-            code = code * VOCAB + token
-            codes.append(code)
-        return torch.stack(drafts, 1), codes
-
-    def target_logits(self) -> Any:
-        return torch.stack([logits[code] for logits, code in zip(self.logits, self.codes, strict=True)], 1)
-
-    def draft_logits(self) -> Any:
-        return torch.stack([logits[code] for logits, code in zip(self.proposal, self.codes, strict=False)], 1)
-
-    def p_value(self, kept: Any, token: Any) -> float:
-        """Of the first g + 1 tokens, those that were not committed drawn from the target, against it."""
-        code = torch.zeros(ROWS, dtype=torch.int64)
-        for length in range(GAMMA + 1):
-            more = torch.multinomial(self.target[length][code], 1)[:, 0]
-            draft = self.drafts[:, min(length, GAMMA - 1)]
-            following = torch.where(kept > length, draft, torch.where(kept == length, token, more))
-            code = code * VOCAB + following
-        counts = torch.bincount(code, minlength=VOCAB ** (GAMMA + 1)).double()
-        wanted = torch.ones((1,), dtype=torch.float64)
-        for target in self.target:
-            wanted = (wanted[:, None] * target).reshape(-1)
-        wanted = wanted * ROWS
-        assert float(counts[wanted == 0].sum()) == 0, "a token that the target never gives"
-        if self.greedy:
-            return 1.0
-        common = wanted >= 5
-        seen = torch.cat([counts[common], counts[~common].sum()[None]])
-        expected = torch.cat([wanted[common], wanted[~common].sum()[None]])
-        used = expected > 1e-9
-        statistic = float(((seen - expected)[used] ** 2 / expected[used]).sum())
-        return float(stats.chi2.sf(statistic, int(used.sum()) - 1))
-
-
-def accepted(verify: ModuleType, rows: list[Rows], cut: Callable[[Rows], Any] | None) -> list[tuple[Any, Any]]:
-    """(kept, token) of each kind of row, of one batch that holds them all."""
-
-    def each(give: Callable[[Rows], Any]) -> Any:
-        return torch.cat([give(group) for group in rows])
-
-    def same(value: float, dtype: Any) -> Any:
-        return torch.full((ROWS,), value, dtype=dtype)
-
-    info = SimpleNamespace(
-        temperatures=each(lambda group: same(group.temperature, torch.float32))[:, None],
-        top_ks=each(lambda group: same(group.top_k, torch.int64)),
-        top_ps=each(lambda group: same(group.top_p, torch.float32)),
-        need_top_k_sampling=any(group.top_k < VOCAB for group in rows),
-        need_top_p_sampling=any(group.top_p < 1 for group in rows),
-        is_all_greedy=all(group.greedy for group in rows),
-        is_any_greedy=any(group.greedy for group in rows),
-    )
-    logits = each(Rows.target_logits)
-    lens = None if cut is None else each(cut)
-    if lens is not None:  # what a dead row holds must not matter
-        logits[torch.arange(GAMMA + 1) >= lens[:, None]] = float("nan")
-    drafts = each(lambda group: group.drafts)
-    block = module(f"{DSPARK}.dspark_draft").DraftBlockResult(
-        draft_tokens=drafts,
-        corrected_logits=each(Rows.draft_logits),
-        greedy_mask=each(lambda group: same(group.greedy, torch.bool)),
-        temperatures=info.temperatures[:, 0],
-    )
-    kept, token, trim = verify.accept_draft_tokens(
-        candidates=torch.cat([torch.zeros((len(drafts), 1), dtype=torch.int64), drafts], 1),
-        target_logits=logits.reshape(-1, VOCAB),
-        draft_block=block,
-        sampling_info=info,
-        draft_input=SimpleNamespace(max_top_k=None, uniform_top_k_value=None),
-        gamma=GAMMA,
-        verify_num_draft_tokens=GAMMA + 1,
-        cutoff_layout=None if lens is None else SimpleNamespace(verify_lens=lens),
-    )
-    assert int(trim.min()) >= 0
-    return [(kept[start : start + ROWS], token[start : start + ROWS]) for start in range(0, len(drafts), ROWS)]
 
 
 def by_first_draft(rows: Rows) -> Any:
@@ -199,7 +78,7 @@ def test_what_it_returns(accepting: ModuleType, capfd: pytest.CaptureFixture[str
     assert kept.dtype == torch.int32
     assert token.dtype == torch.int64
     said = capfd.readouterr().out
-    assert "[block_verify] sampled blocks=1\n" in said
+    assert shows(said, "block_verify.used")
     assert "state=active" in said
 
 
@@ -215,10 +94,10 @@ def test_it_is_installed_once_and_says_so(monkeypatch: pytest.MonkeyPatch, capfd
     if block_verify.native(accept):
         assert after is before
         assert "state=refused" in said
-        assert "armed" not in said
+        assert not shows(said, "block_verify.armed")
     else:
         assert isinstance(after, classmethod)
-        assert "[block_verify] armed: joint acceptance" in said
+        assert shows(said, "block_verify.armed")
 
 
 def test_a_further_parameter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

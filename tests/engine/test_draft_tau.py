@@ -4,9 +4,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from engine_modules import DSPARK, keep, module, no_sync
+from engine_modules import ACCEPT, DSPARK, keep, module, no_sync, shows
 
-from trispark_adapters import draft_tau
+from trispark_adapters import block_verify, draft_tau
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -62,7 +62,7 @@ def test_sampled_rows_are_scaled_and_greedy_rows_are_not(
         draft_tau.install(sampler)
     built = build(sampler)
     said = capfd.readouterr().out
-    assert "[draft_tau] draft temperature x0.8\n" in said
+    assert shows(said, "tau.armed", DSV41_DRAFT_TAU=0.8)
     assert "state=active" in said
     for _ in range(2):  # staged anew each step, never scaled twice
         built.stage_sampling_params(bs=4, sampling_info=info())
@@ -71,7 +71,7 @@ def test_sampled_rows_are_scaled_and_greedy_rows_are_not(
     assert staged.greedy_mask.tolist() == [False, True, False, False]
     if always_folds(sampler):
         assert staged.step_temperatures.tolist() == pytest.approx([0.4, 0.0, 1.6, 1e-5])
-    assert "[draft_tau] sampled proposals=1\n" in capfd.readouterr().out
+    assert shows(capfd.readouterr().out, "tau.used")
 
 
 def test_greedy_batches_are_left_alone(sampler: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_without_the_folded_sampler_it_says_so(
     draft_tau.install(sampler)
     built = build(sampler)
     said = capfd.readouterr().out
-    assert "draft temperature" not in said
+    assert not shows(said, "tau.armed", DSV41_DRAFT_TAU=0.8)
     assert "[draft_tau] disabled: sampling is not folded" in said
     assert "state=disabled" in said
     built.stage_sampling_params(bs=4, sampling_info=info())
@@ -112,7 +112,7 @@ def test_an_eager_proposal_is_said(sampler: ModuleType, capfd: pytest.CaptureFix
     draft_tau.install(sampler)
     assert build(sampler, gamma=0) is None
     said = capfd.readouterr().out
-    assert "draft temperature" not in said
+    assert not shows(said, "tau.armed", DSV41_DRAFT_TAU=0.8)
     assert "[draft_tau] disabled: the draft's proposal is kept out of its graph" in said
 
 
@@ -141,3 +141,26 @@ def test_a_multiplier_of_one_installs_nothing(sampler: ModuleType, monkeypatch: 
     before = sampler.DsparkDraftSampler.stage_sampling_params
     draft_tau.install(sampler)
     assert sampler.DsparkDraftSampler.stage_sampling_params is before
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "kept from the acceptance"])
+def test_the_output_stays_the_targets(sampler: ModuleType, monkeypatch: pytest.MonkeyPatch, told: bool) -> None:
+    """Drafts drawn at the staged temperatures; an acceptance that takes them for others is seen."""
+    pytest.importorskip("scipy.stats", reason="scipy is not installed")
+    from drafted_rows import ROWS, Rows, accepted
+
+    accept = module(ACCEPT)
+    if block_verify.native(accept):
+        pytest.skip("the acceptance of this release runs on a GPU alone")
+    keep(monkeypatch, accept, "AcceptSampling.execute")
+    block_verify.install(accept)
+    monkeypatch.setenv("SGLANG_DSPARK_FOLDED_SAMPLING", "2")
+    monkeypatch.setenv("DSV41_DRAFT_TAU", "0.5")
+    draft_tau.install(sampler)
+    torch.manual_seed(5)
+    rows = Rows("sampled", build(sampler, max_bs=ROWS))
+    assert rows.drafted_at[0] == pytest.approx(rows.temperature / 2)
+    if not told:
+        rows.drafted_at = rows.drafted_at * 2
+    ((kept, token),) = accepted(module(f"{DSPARK}.dspark_verify"), [rows])
+    assert (rows.p_value(kept, token) > 1e-4) is told

@@ -180,6 +180,29 @@ def test_a_failing_read_is_raised_and_gives_no_rows(engine: ModuleType, tmp_path
         embedding._owned_rows(torch.tensor([[owned(engine, len(made[0]), 0)[1] - 1]]))
 
 
+def test_a_capture_needs_a_forward_of_its_size_before(
+    engine: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trispark_adapters import engram_staging
+
+    made = tables(tmp_path, engine, TOTALS)
+    engram_backend.install(engine)
+    as_rank(engine, 0)
+    embedding = build(engine, 1, len(made[0]))
+    ids = torch.randint(0, len(made[0]), (6, 24))
+    real = engram_staging.capturing
+    monkeypatch.setattr(engram_staging, "capturing", lambda device: True)
+    with pytest.raises(HookError, match="TS-ADAPTER-ENGRAM-STAGING"):
+        embedding._owned_rows(ids)
+    monkeypatch.setattr(engram_staging, "capturing", real)
+    expected = embedding._owned_rows(ids)
+    monkeypatch.setattr(engram_staging, "capturing", lambda device: True)
+    assert torch.equal(bits(embedding._owned_rows(ids)), bits(expected))
+    rows = getattr(embedding, engram_backend.ROWS)
+    assert len(rows.staging._jobs) == 2  # a graph's job is its own
+    assert len(rows.staging._buckets) == 1
+
+
 def test_the_engines_own_tables_are_refused(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SGLANG_ENABLE_DSV41_ENGRAM_HOST_TABLE", "1")
     with pytest.raises(HookError, match="TS-ADAPTER-ENGRAM-TABLE"):

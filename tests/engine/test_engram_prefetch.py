@@ -129,6 +129,23 @@ def test_ids_that_are_not_those_of_the_lookup_are_read_synchronously(
     assert rows.staging.calls == before + 1
 
 
+def test_nothing_is_read_ahead_between_the_segments_of_a_prefill_graph(
+    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import context
+
+    prefetch = prefetched(engine, monkeypatch)
+    model = Model(engine, 0)
+    ids = batch(np.random.default_rng(4), 6)
+    with context.enable_breakable_cuda_graph():
+        rows = model.step(ids)
+    assert [layer.staging.calls for layer in prefetch._layers.values()] == [0, 0]
+    for index, (found, layer) in enumerate(zip(rows, model.layers, strict=True)):
+        assert torch.equal(bits(found), bits(getattr(layer.embed, engram_backend.ROWS).read(ids[:, index])))
+    model.step(ids)
+    assert [layer.staging.calls for layer in prefetch._layers.values()] == [1, 1]
+
+
 def test_the_lookup_runs_beside_the_forward(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows are read although nobody asks for them before the reads of both layers are over."""
     prefetch = prefetched(engine, monkeypatch)

@@ -4,7 +4,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from engine_modules import DSPARK, keep, module, no_sync
+from engine_modules import DSPARK, keep, module, no_sync, shows
 
 from trispark_adapters import folded_fence
 from trispark_hooks.registry import HookError
@@ -56,7 +56,7 @@ def test_results_alias_the_buffers_until_the_fence(verify: ModuleType, capfd: py
     assert changed_by_the_next_replay(executor) == set()
     assert isinstance(folded(executor), verify.AcceptOuts)
     said = capfd.readouterr().out
-    assert "[folded_fence] armed" in said
+    assert shows(said, "fence.armed")
     assert "adapter=folded_fence" in said
 
 

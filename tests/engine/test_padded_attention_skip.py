@@ -18,8 +18,7 @@ pytest.importorskip("sglang")
 from parallel_state import pretend  # noqa: E402
 
 from trispark_adapters import padded_attention_skip as skipping  # noqa: E402
-from trispark_adapters.pad_plan import plan_of  # noqa: E402
-from trispark_adapters.tp3_pad import PLAN  # noqa: E402
+from trispark_adapters.pad_plan import plan_of, remember  # noqa: E402
 from trispark_hooks.registry import HookError  # noqa: E402
 
 WORLD, WIDTH, RANKS_Q, RANKS_O, HIDDEN, TOKENS = 3, 16, 32, 24, 48, 5
@@ -97,6 +96,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         "_compute_kv_to_cache",
         lambda self, x, *args, **kwargs: seen.append(("kv store", float(kwargs["qkv_a"].detach().float().sum()))),
     )
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)  # 0.5.23 asks on a CPU, too
     monkeypatch.setattr(deepseek_v4, "get_rope_wrapper", lambda **kwargs: None)
     monkeypatch.setattr(deepseek_v4, "get_device", lambda: SimpleNamespace(device="cpu"))
     monkeypatch.setattr(
@@ -130,8 +130,8 @@ def layer_of(rank: int, monkeypatch: pytest.MonkeyPatch, ratio: int = 0, zero: b
         max_position_embeddings=16,
         kv_source_layer_ids=(),
         index_source_layer_ids=(),
-        **{PLAN: PADDING},
     )
+    remember(config, PADDING)
     torch.set_default_dtype(torch.bfloat16)
     try:
         layer = deepseek_v4.MQALayer(config, 0)

@@ -16,15 +16,15 @@ RANK = ROOT / "tests/support/agreeing_ranks.py"
 DEADLINE_S = 240
 
 
-def decisions(tmp_path: Path, fault: str) -> list[list[Any]]:
-    """What each rank decided in each step; no engine is on the path of the ranks."""
+@pytest.fixture(scope="module")
+def decisions(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank decided in each step, by fault; no engine is on the path of the ranks."""
+    store = tmp_path_factory.mktemp("ranks") / "store"
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("DSV41_", "SGLANG_"))}
     environ |= {"PYTHONPATH": str(ROOT / "adapters"), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, str(RANK)]
     ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(tmp_path / "store"), fault], env=environ, stdout=subprocess.PIPE, text=True
-        )
+        subprocess.Popen([*command, str(rank), str(store)], env=environ, stdout=subprocess.PIPE, text=True)
         for rank in range(3)
     ]
     try:
@@ -37,8 +37,8 @@ def decisions(tmp_path: Path, fault: str) -> list[list[Any]]:
     return [json.loads(out.splitlines()[-1]) for out in outs]
 
 
-def test_ranks_decide_alike(tmp_path: Path) -> None:
-    first, second, third = decisions(tmp_path, "none")
+def test_ranks_decide_alike(decisions: list[dict[str, Any]]) -> None:
+    first, second, third = (rank["none"] for rank in decisions)
     assert first == second == third
     lives = {length for lens, _, _ in first for length in lens}
     kept = {count for _, counts, _ in first for count in counts}
@@ -48,6 +48,5 @@ def test_ranks_decide_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["alone", "generator"])
-def test_ranks_that_would_not_are_seen(tmp_path: Path, fault: str) -> None:
-    first, second, _ = decisions(tmp_path, fault)
-    assert first != second
+def test_ranks_that_would_not_are_seen(decisions: list[dict[str, Any]], fault: str) -> None:
+    assert decisions[0][fault] != decisions[1][fault]

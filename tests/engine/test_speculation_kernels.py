@@ -1,4 +1,4 @@
-"""The Triton kernels of speculation in Triton's interpreter, beside their torch forms."""
+"""The Triton kernels of speculation: in Triton's interpreter beside their torch forms, and compiled for two GPUs."""
 
 import importlib.util
 import json
@@ -35,3 +35,15 @@ def test_kernels_do_what_their_torch_forms_do(differences: dict[str, int], kind:
         pytest.skip("sglang is not on the path")
     assert found
     assert set(found.values()) == {0}, found
+
+
+def test_kernels_compile_for_an_h200_and_a_gb10(tmp_path: Path) -> None:
+    """The interpreter takes what the compiler would refuse."""
+    program = [sys.executable, str(ROOT / "tests/support/compiled_kernels.py"), "90", "121"]
+    environ = os.environ | {"PYTHONPATH": str(ROOT / "adapters"), "TRITON_CACHE_DIR": str(tmp_path)}
+    environ.pop("TRITON_INTERPRET", None)
+    done = subprocess.run(program, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    sizes: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    assert len(sizes) == 12
+    assert min(sizes.values()) > 1000

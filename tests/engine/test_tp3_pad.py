@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
@@ -15,7 +16,7 @@ pytest.importorskip("sglang")
 from parallel_state import pretend  # noqa: E402
 
 from trispark_adapters import tp3_pad  # noqa: E402
-from trispark_adapters.pad_plan import NEVER, plan_of  # noqa: E402
+from trispark_adapters.pad_plan import NEVER, plan_of, remembered  # noqa: E402
 from trispark_adapters.pad_tensors import draft_weights, target_weights  # noqa: E402
 from trispark_hooks.registry import HookError  # noqa: E402
 
@@ -222,6 +223,8 @@ def test_the_real_numbers_and_the_lines(capfd: pytest.CaptureFixture[str], monke
     tp3_pad.pad_config(config, 3)
     assert (config.num_attention_heads, config.o_groups, config.dspark_n_routed_experts) == (96, 12, 129)
     assert (config.n_routed_experts, config.vocab_size) == (384, 129_280)
+    config.to_json_string()  # the engine prints it
+    assert remembered(copy.copy(config)) == plan_of(3, 64, 8, 128, 384)
     assert capfd.readouterr().out.splitlines() == [
         "DSV41 TP pad installed (tp=3)",
         "DSV41 TP pad: num_attention_heads 64→96, o_groups 8→12 (tp=3, local_heads=32)",

@@ -4,7 +4,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from engine_modules import ACCEPT, DSPARK, keep, module, no_sync
+from engine_modules import ACCEPT, DSPARK, keep, module, no_sync, shows
 
 from trispark_adapters import folded_fence, verify_cap, verify_cap_kernels, verify_cap_policy
 from trispark_adapters.verify_cap import VerifyCap
@@ -85,6 +85,8 @@ def test_live_lengths_of_a_step(capfd: pytest.CaptureFixture[str]) -> None:
     assert cap._group.seen == [cap.live.tolist()]
     said = capfd.readouterr().out
     assert said.count("[verify_cap] confidence present\n") == 1
+    assert shows(said, "cap.confidence")
+    assert not shows(said, "cap.missing")
     assert "state=active" in said
 
 
@@ -99,6 +101,7 @@ def test_a_confidence_serves_one_step(capfd: pytest.CaptureFixture[str]) -> None
     assert len(cap._group.seen) == 3, "a rank without confidence joins the broadcast of the others"
     said = capfd.readouterr().out
     assert said.count("[verify_cap] confidence MISSING: ") == 1
+    assert shows(said, "cap.missing")
     assert "state=disabled" in said
 
 
@@ -179,6 +182,7 @@ def routed(cap: VerifyCap, rows: int, experts: int = 384, width: int = 6, shared
         (batch(2), 12, {"width": 7, "shared": 1}, True),
         (batch(2, verify=False), 12, {}, False),
         (batch(2), 13, {}, False),
+        (batch(2), 18, {}, False),
         (batch(2), 12, {"experts": 128}, False),
         (batch(2), 12, {"width": 7}, False),
         (batch(65), 390, {}, False),
@@ -191,6 +195,35 @@ def test_which_routers_are_remapped(forward: Any, rows: int, router: dict[str, i
     assert routed(cap, rows, **router) is touched
     cap.end_forward()
     assert not routed(cap, rows, **router)
+
+
+def test_a_captured_remap_is_said_once_for_each_batch(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cap = cap_of(Policy("2", fixed=2))
+    cap.before_verify(2, STRIDE, "cpu")
+    for capturing in (False, True, True):
+        monkeypatch.setattr(verify_cap, "_capturing", lambda capturing=capturing: capturing)
+        for bs in (1, 2):
+            cap.begin_forward(batch(bs), torch.zeros(bs * STRIDE))
+            routed(cap, bs * STRIDE)
+        said = capfd.readouterr().out
+        assert shows(said, "cap.remapped", **{"DSPARK_BLOCK_SIZE+1": 6}) is (capturing and "M=12" in said)
+        assert said.count("M=") in (0, 2)
+    assert said == ""
+
+
+def test_a_buffer_that_would_be_made_in_a_capture_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cap = cap_of(conf(0.5))
+    monkeypatch.setattr(verify_cap, "_capturing", lambda: True)
+    cap.begin_forward(batch(2), torch.zeros(12))
+    assert cap.live is None
+    assert not routed(cap, 12)
+    said = capfd.readouterr().out
+    assert "[verify_cap] disabled: " in said
+    assert "state=disabled" in said
 
 
 # -- the engine's modules ----------------------------------------------------------------------------------------------
@@ -409,7 +442,7 @@ def test_the_confidence_head_is_built_in_the_static_mode(
     read = draft.read_ragged_verify_mode
     verify_cap.wrap_head(draft)
     assert draft.build_dspark_v4_confidence_head(config=config, markov_rank=4) is not None
-    assert "[verify_cap] draft confidence head built: True\n" in capfd.readouterr().out
+    assert shows(capfd.readouterr().out, "cap.head")
     with pytest.raises(ValueError, match="markov_rank"):
         draft.build_dspark_v4_confidence_head(
             config=SimpleNamespace(hidden_size=8, confidence_head_with_markov=True), markov_rank=0
@@ -445,7 +478,7 @@ def test_installers_share_one_cap(
     verify_cap.install_planner(planner)
     assert len(verify_cap._shared) == 1
     said = capfd.readouterr().out
-    assert "[verify_cap] armed (conf:0.1): " in said
+    assert shows(said, "cap.armed", DSV41_VERIFY_CAP="conf:0.1")
     assert "state=armed" in said
     for owner, name in ((router, "moe_fused_gate"), (draft, "build_dspark_v4_confidence_head")):
         assert getattr(owner, name).__trispark_adapters__ == ("verify_cap",)

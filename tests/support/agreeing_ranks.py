@@ -1,8 +1,8 @@
-"""One rank of three: live lengths and joint acceptance over gloo; prints what this rank decided as JSON.
+"""One rank of three: live lengths and joint acceptance over gloo; prints what this rank decided, by fault, as JSON.
 
-    agreeing_ranks.py RANK STORE FAULT
+    agreeing_ranks.py RANK STORE
 
-STORE is a file for the rendezvous. FAULT "generator" gives rank 1 another state of its generator, "alone" leaves the
+STORE is a file for the rendezvous. Fault "generator" gives rank 1 another state of its generator, "alone" leaves the
 broadcast out; "none" is what is served.
 """
 
@@ -36,8 +36,7 @@ def softmax(*, logits: Any, temperatures: Any, rows_per_request: int) -> Any:
     return (logits / temperatures.repeat_interleave(rows_per_request, 0)).softmax(1)
 
 
-def main(rank: int, store: str, fault: str) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
+def decisions(rank: int, fault: str) -> list[Any]:
     engine: Any = SimpleNamespace(SoftmaxTemp=SimpleNamespace(execute=softmax))
     cap = VerifyCap(Policy("conf:0.3", thresholds=(0.3,)), {}, Alone() if fault == "alone" else Group())
     own = torch.Generator().manual_seed(100 + rank)  # confidences that differ in more than rounding
@@ -64,10 +63,16 @@ def main(rank: int, store: str, fault: str) -> None:
             cutoff_verify_lens=cap.cut(bs),
         )
         decided.append([cap.cut(bs).tolist(), kept.tolist(), token.tolist()])
+    return decided
+
+
+def main(rank: int, store: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
+    found = {fault: decisions(rank, fault) for fault in ("none", "alone", "generator")}
     dist.barrier()
     dist.destroy_process_group()
-    print(json.dumps(decided))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
+    main(int(sys.argv[1]), sys.argv[2])

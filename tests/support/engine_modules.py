@@ -2,10 +2,13 @@
 
 import importlib
 import inspect
+import re
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 DSPARK = "sglang.srt.speculative.dspark_components"
 ACCEPT = "sglang.kernels.ops.speculative.dspark.dspark_accept"
@@ -32,3 +35,11 @@ def keep(monkeypatch: pytest.MonkeyPatch, owner: Any, *paths: str) -> None:
 def no_sync() -> Any:
     """A SpecTpSync of one rank."""
     return SimpleNamespace(sync=lambda site, values: values, enabled=lambda site: False)
+
+
+def shows(text: str, evidence: str, **values: object) -> bool:
+    """Whether a log holds the evidence of that id; values stand for the placeholders of its pattern."""
+    path = Path(__file__).resolve().parents[2] / "experiments/evidence.yml"
+    pattern = str(yaml.safe_load(path.read_text(encoding="utf-8"))["evidence"][evidence]["pattern"])
+    filled = re.sub(r"<([A-Z0-9_+]+)>", lambda found: re.escape(str(values[found[1]])), pattern)
+    return re.search(filled, text) is not None

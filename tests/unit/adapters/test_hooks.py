@@ -213,7 +213,9 @@ def test_registry_names_existing_installers(entry: Hook) -> None:
     name, _, function = entry.installer.partition(":")
     tree = ast.parse((ROOT / "adapters" / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8"))
     found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
-    assert [[argument.arg for argument in node.args.args] for node in found] == [["module"]]
+    assert len(found) == 1
+    required = found[0].args.args[: len(found[0].args.args) - len(found[0].args.defaults)]
+    assert [argument.arg for argument in required] == ["module"]
 
 
 def test_the_order_within_a_module_is_that_of_the_field() -> None:

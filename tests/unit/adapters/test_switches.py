@@ -147,3 +147,12 @@ def test_what_is_no_value_is_refused_by_name(switch: Switch, text: str, expected
     assert expected in message
     assert repr(text) in message
     assert "\n" not in message
+
+
+def test_the_import_check_turns_every_switch_on() -> None:
+    """Else --import would leave an adapter out and say that it bound."""
+    from trispark.engine_api.import_check import ON
+
+    for hook in HOOKS:
+        if hook.module.startswith("sglang."):
+            assert hook.enabled(ON), hook.installer
