@@ -85,6 +85,45 @@ def prefetch(found: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def acceptance(found: Mapping[str, Any]) -> list[str]:
+    """The engine's acceptance and the joint one."""
+    checked = [found[name] for name in sorted(found) if name.startswith("correctness_bs")]
+    requests = sum(each["requests"] for each in checked)
+    wrong = sum(each["wrong_kept"] + each["wrong_token"] for each in checked)
+    rows = []
+    for name in sorted(found):
+        if not name.startswith("times_bs"):
+            continue
+        each = found[name]
+        for kind in ("graph", "eager"):
+            engine = min(each["engine"][kind], each["engine_torch_softmax"][kind])
+            ratio = each["ratio"][kind]
+            goal = f"at most {each['goal']}: {'yes' if ratio <= each['goal'] else 'NO'}"
+            ours = f"{each['ours'][kind]:.1f}"
+            rows.append((name.removeprefix("times_bs"), kind, f"{engine:.1f}", ours, f"{ratio:.2f}", goal))
+    head = ("batch", "how", "engine us", "joint us", "ratio", "goal")
+    return [
+        "## Block verification",
+        "",
+        f"k {found['gamma']}, V {found['vocab']:,}; {requests} requests against the rule in float64, {wrong} wrong. "
+        "One call of the acceptance, beside the faster of the engine's with its own softmax and with torch's "
+        "(flashinfer's is not on this machine).",
+        "",
+        *(table(head, rows) if rows else ["Times were not taken."]),
+        "",
+    ]
+
+
+def cap(found: Mapping[str, Any]) -> list[str]:
+    """What the remap of dead rows costs."""
+    rows = [
+        (name.removeprefix("remap_rows"), f"{each['us_a_layer']:.1f}", each["wrong"])
+        for name, each in sorted(found.items(), key=lambda item: (len(item[0]), item[0]))
+        if name.startswith("remap_rows")
+    ]
+    return ["## Verify cap", "", *table(("rows", "remap us a layer", "wrong rows"), rows), ""]
+
+
 def page(results: Mapping[str, Any]) -> str:
     """The whole page."""
     device, errors = results["device"], results["errors"]
@@ -141,6 +180,10 @@ def page(results: Mapping[str, Any]) -> str:
             *ratios(results["raw"]["draft_head"], goals),
             "",
         ]
+    if results.get("block_verify", {}).get("correctness_bs1"):
+        lines += acceptance(results["block_verify"])
+    if any(name.startswith("remap_rows") for name in results.get("verify_cap", {})):
+        lines += cap(results["verify_cap"])
     if "engram_prefetch" in results:
         lines += prefetch(results["engram_prefetch"])
     return "\n".join(lines).rstrip() + "\n"

@@ -58,6 +58,13 @@ def test_what_misses_its_goal_is_said(results: dict[str, Any], part: str, rows: 
     assert f"at least {goal}: NO" in page(changed)
 
 
+def test_an_acceptance_that_is_slow_is_said(results: dict[str, Any]) -> None:
+    changed = copy.deepcopy(results)
+    changed["block_verify"]["times_bs4"]["ratio"]["graph"] = 1.21
+    assert "at most 1.2: NO" not in page(results)
+    assert "at most 1.2: NO" in page(changed)
+
+
 def test_errors_are_listed(results: dict[str, Any]) -> None:
     assert "1 errors:\n- broken: this" in page(results | {"errors": ["first line\nbroken: this\n"]})
 
