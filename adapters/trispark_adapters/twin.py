@@ -147,6 +147,8 @@ def _built(
             return None
         packed[one.start * columns : one.stop * columns] = twin_format.pack(part.codes)
         exponents[one.start // ROWS : one.stop // ROWS] = part.exponents
+    if packed.is_cuda:  # a product reads its weight before it waits for the kernel before it
+        torch.cuda.current_stream(packed.device).synchronize()
     return Twin(packed, exponents, rows // group_rows, group_rows, columns)
 
 

@@ -21,7 +21,8 @@ class Kernel:
     """One built kernel: `tiles` of 8 tokens, `warps` a block, `blocks` a cluster, `units` of 32 columns a warp.
 
     `residents`: thread blocks that one multiprocessor holds at a time. `staged`: activations stay in shared memory, of
-    which a block then needs more than a GB10 has; else in registers.
+    which a block then needs more than a GB10 has; else in registers. `once`: a cluster has ROWS rows, no more, and its
+    sums lie where its activations lay.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Kernel:
     units: int
     residents: int
     staged: bool = False
+    once: bool = False
 
     @property
     def tokens(self) -> int:
@@ -47,13 +49,15 @@ class Kernel:
         """Sums of the warps and of the cluster's blocks, both twice, float32; then the activations, bf16."""
         slots = -(-self.tokens // self.blocks)
         sums = 4 * 2 * (self.warps * self.tokens * (ROWS + 4) + self.blocks * slots * ROWS)
-        return sums + self.staged * 2 * self.tokens * TILE_K * self.units * self.warps
+        activations = self.staged * 2 * self.tokens * TILE_K * self.units * self.warps
+        return max(sums // 2, activations) if self.once else sums + activations
 
 
 KERNELS: Final = (
     Kernel("twin_k4096_n1", 4096, tiles=1, warps=16, blocks=1, units=8, residents=1),
     Kernel("twin_k4096_n2_staged", 4096, tiles=2, warps=16, blocks=1, units=8, residents=1, staged=True),
     Kernel("twin_k4096_n2", 4096, tiles=2, warps=16, blocks=2, units=4, residents=1),
+    Kernel("twin_k4096_n3_once", 4096, tiles=3, warps=16, blocks=1, units=8, residents=1, staged=True, once=True),
     Kernel("twin_k4096_n3", 4096, tiles=3, warps=8, blocks=2, units=8, residents=1),
     Kernel("twin_k5120_n1", 5120, tiles=1, warps=8, blocks=2, units=10, residents=2),
     Kernel("twin_k5120_n2_staged", 5120, tiles=2, warps=16, blocks=2, units=5, residents=1, staged=True),
@@ -99,6 +103,8 @@ def plan(tokens: int, groups: int, group_rows: int, columns: int, chip: Chip) ->
     kernel = next(kernel for kernel in fitting if kernel.tokens >= each)
     slots = max(1, chip.multiprocessors * kernel.residents // kernel.blocks)
     blocks = group_rows // ROWS
+    if kernel.once:
+        return Launch(kernel, (kernel.blocks, chunks, groups * blocks))
     if groups == 1:
         return Launch(kernel, (kernel.blocks, chunks, min(slots, blocks)))
     shares = [share for share in range(1, blocks + 1) if blocks % share == 0]

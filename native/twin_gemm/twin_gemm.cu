@@ -88,16 +88,18 @@ __device__ __forceinline__ void store(const Arguments& given, int token, int64_t
 
 // N tiles of 8 tokens; W warps a block; C blocks a cluster; U units of K a warp; D units in flight; kByK: both tiles of
 // 16 rows take a unit's columns before the next columns come; kStaged: activations stay in shared memory, where a block
-// may have enough of it, else in registers. A lane stages and reads its own bytes: no warp waits for another.
+// may have enough of it, else in registers. A lane stages and reads its own bytes: no warp waits for another. kOnce: a
+// cluster is one block and has 32 rows, so that sums may lie where activations lay.
 // Grid: (C, chunks of 8 N tokens, clusters that share the rows). Dynamic shared memory: see shared_bytes in twin_plan.py.
-template <int N, int W, int C, int U, int D, bool kByK, bool kStaged>
+template <int N, int W, int C, int U, int D, bool kByK, bool kStaged, bool kOnce>
 __device__ __forceinline__ void product(const Arguments& given) {
   constexpr int kUnits = kTilesOfRows * U;
   constexpr int kAllUnits = U * W * C;
   constexpr int kStride = kRows + 4;  // of a token's sums: no two lanes write to one bank
   constexpr int kSlots = (N * kTokens + C - 1) / C;
   constexpr int64_t kBlockBytes = static_cast<int64_t>(kTilesOfRows) * kAllUnits * kUnitBytes;
-  static_assert(kUnits % D == 0 && U <= 32);
+  static_assert(kUnits % D == 0 && U <= 32 && (!kOnce || (C == 1 && kStaged)));
+  constexpr int kSums = kOnce ? 0 : 2 * (W * N * kTokens * kStride + C * kSlots * kRows);
   const auto place = [](int unit) {
     return (kByK ? unit % kTilesOfRows * kAllUnits + unit / kTilesOfRows : unit / U * kAllUnits + unit % U) *
            kUnitBytes;
@@ -107,9 +109,8 @@ __device__ __forceinline__ void product(const Arguments& given) {
   const auto warp_sums = reinterpret_cast<float(*)[W][N * kTokens * kStride]>(shared);
   const auto block_sums = reinterpret_cast<float(*)[C][kSlots * kRows]>(shared + 2 * W * N * kTokens * kStride);
 
-  uint4* const staged = reinterpret_cast<uint4*>(
-      shared + 2 * W * N * kTokens * kStride + 2 * C * kSlots * kRows + threadIdx.x / 32 * (U * N * 128) +
-      threadIdx.x % 32 * 4);
+  uint4* const staged =
+      reinterpret_cast<uint4*>(shared + kSums + threadIdx.x / 32 * (U * N * 128) + threadIdx.x % 32 * 4);
 
   if constexpr (C > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -129,7 +130,7 @@ __device__ __forceinline__ void product(const Arguments& given) {
       given.exponents + static_cast<int64_t>(first) * kAllUnits + first_unit + min(lane, U - 1);
   uint32_t next_exponent = __ldg(exponents);
 
-  // The weight does not depend on what ran before; the activations do.
+  // The weight does not depend on what ran before, being whole before its first use; activations and `out` do.
   asm volatile("griddepcontrol.wait;" ::: "memory");
 
   uint4 held[kStaged ? 1 : N][kStaged ? 1 : U];
@@ -201,6 +202,7 @@ __device__ __forceinline__ void product(const Arguments& given) {
     }
     codes += kBlockBytes;
 
+    if constexpr (kOnce) __syncthreads();  // no activation is read any more
     float* mine = warp_sums[buffer][warp];
 #pragma unroll
     for (int m = 0; m < kTilesOfRows; ++m)
@@ -245,28 +247,31 @@ using twin::kTileRows;
 using twin::kTilesOfRows;
 using twin::kUnitBytes;
 
-#define PRODUCT(NAME, N, W, C, U, D, BY_K, STAGED, BLOCKS)                                \
+#define PRODUCT(NAME, N, W, C, U, D, BY_K, STAGED, ONCE, BLOCKS)                          \
   extern "C" __global__ void __launch_bounds__(W * 32, BLOCKS) __cluster_dims__(C, 1, 1)  \
       NAME(const __grid_constant__ Arguments given) {                                     \
-    twin::product<N, W, C, U, D, BY_K, STAGED>(given);                                    \
+    twin::product<N, W, C, U, D, BY_K, STAGED, ONCE>(given);                              \
   }
 
 // K = 32 U W C. The plan of a launch, twin_plan.py, has the same numbers.
-PRODUCT(twin_k4096_n1, 1, 16, 1, 8, 8, true, false, 1)
-PRODUCT(twin_k4096_n2_staged, 2, 16, 1, 8, 8, true, true, 1)
-PRODUCT(twin_k4096_n2, 2, 16, 2, 4, 8, true, false, 1)
-PRODUCT(twin_k4096_n3, 3, 8, 2, 8, 8, true, false, 1)
-PRODUCT(twin_k5120_n1, 1, 8, 2, 10, 10, false, false, 2)
-PRODUCT(twin_k5120_n2_staged, 2, 16, 2, 5, 10, false, true, 1)
-PRODUCT(twin_k5120_n2, 2, 8, 2, 10, 10, true, false, 1)
-PRODUCT(twin_k5120_n3_staged, 3, 8, 2, 10, 20, false, true, 1)
-PRODUCT(twin_k5120_n3, 3, 8, 2, 10, 10, false, false, 1)
+PRODUCT(twin_k4096_n1, 1, 16, 1, 8, 8, true, false, false, 1)
+PRODUCT(twin_k4096_n2_staged, 2, 16, 1, 8, 8, true, true, false, 1)
+PRODUCT(twin_k4096_n2, 2, 16, 2, 4, 8, true, false, false, 1)
+PRODUCT(twin_k4096_n3_once, 3, 16, 1, 8, 8, true, true, true, 1)
+PRODUCT(twin_k4096_n3, 3, 8, 2, 8, 8, true, false, false, 1)
+PRODUCT(twin_k5120_n1, 1, 8, 2, 10, 10, false, false, false, 2)
+PRODUCT(twin_k5120_n2_staged, 2, 16, 2, 5, 10, false, true, false, 1)
+PRODUCT(twin_k5120_n2, 2, 8, 2, 10, 10, true, false, false, 1)
+PRODUCT(twin_k5120_n3_staged, 3, 8, 2, 10, 20, false, true, false, 1)
+PRODUCT(twin_k5120_n3, 3, 8, 2, 10, 10, false, false, false, 1)
 
 // The wide weight again, bit for bit: out[rows][columns] bf16. A warp for each unit of 16 rows and 32 columns.
 extern "C" __global__ void __launch_bounds__(256) twin_widen(const uint8_t* codes, const uint8_t* exponents,
                                                              __nv_bfloat16* out, int32_t rows, int32_t columns) {
   const int units = columns / kTileK, lane = threadIdx.x % 32;
   const int64_t unit = static_cast<int64_t>(blockIdx.x) * 8 + threadIdx.x / 32;
+  // First of all: the twin may be new, and `out` may lie where the kernel before still works.
+  asm volatile("griddepcontrol.wait;" ::: "memory");
   if (unit >= static_cast<int64_t>(rows / kTileRows) * units) return;
   const int tile = static_cast<int>(unit / units), column = static_cast<int>(unit % units);
   const uint4 word = twin::stream(codes + unit * kUnitBytes + lane * 16);

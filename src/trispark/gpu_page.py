@@ -56,9 +56,10 @@ def projection(found: Mapping[str, Any]) -> list[str]:
     return [
         f"`{found['formula']}`",
         "",
-        f"Here {inputs['multiprocessors']} multiprocessors at {inputs['clock_ghz']} GHz, read while the products ran: a "
-        f"factor of {inputs['factor']}. A twin has {inputs['twin_bytes']:,} bytes, which a GB10's memory reads in "
-        f"{found['memory_us']} us; the bf16 weight takes {found['bf16_memory_us']} us. The limit is {found['limit_us']} us.",
+        f"Here {inputs['multiprocessors']} multiprocessors at {inputs['clock_ghz']} GHz, read while the products ran: "
+        f"a factor of {inputs['factor']}. A twin has {inputs['twin_bytes']:,} bytes, which a GB10's memory reads in "
+        f"{found['memory_us']} us; the bf16 weight takes {found['bf16_memory_us']} us. "
+        f"The limit is {found['limit_us']} us.",
         "",
         *table(("rows", "resident us", "projected us", "below the limit"), rows),
     ]
@@ -76,12 +77,51 @@ def prefetch(found: Mapping[str, Any]) -> list[str]:
     return [
         "## Engram rows read ahead",
         "",
-        f"{wrong} of {replays} replays with other rows than the synchronous path. Gather: {found['gather'].split(' ')[0]}; "
-        f"reads: {', '.join(found['reads'])}.",
+        f"{wrong} of {replays} replays with other rows than the synchronous path. "
+        f"Gather: {found['gather'].split(' ')[0]}; reads: {', '.join(found['reads'])}.",
         "",
         *table(("tokens", "lookup ms", "compute before the join ms", "hidden", "goal"), rows),
         "",
     ]
+
+
+def acceptance(found: Mapping[str, Any]) -> list[str]:
+    """The engine's acceptance and the joint one."""
+    checked = [found[name] for name in sorted(found) if name.startswith("correctness_bs")]
+    requests = sum(each["requests"] for each in checked)
+    wrong = sum(each["wrong_kept"] + each["wrong_token"] for each in checked)
+    rows = []
+    for name in sorted(found):
+        if not name.startswith("times_bs"):
+            continue
+        each = found[name]
+        for kind in ("graph", "eager"):
+            engine = min(each["engine"][kind], each["engine_torch_softmax"][kind])
+            ratio = each["ratio"][kind]
+            goal = f"at most {each['goal']}: {'yes' if ratio <= each['goal'] else 'NO'}"
+            ours = f"{each['ours'][kind]:.1f}"
+            rows.append((name.removeprefix("times_bs"), kind, f"{engine:.1f}", ours, f"{ratio:.2f}", goal))
+    head = ("batch", "how", "engine us", "joint us", "ratio", "goal")
+    return [
+        "## Block verification",
+        "",
+        f"k {found['gamma']}, V {found['vocab']:,}; {requests} requests against the rule in float64, {wrong} wrong. "
+        "One call of the acceptance, beside the faster of the engine's with its own softmax and with torch's "
+        "(flashinfer's is not on this machine).",
+        "",
+        *(table(head, rows) if rows else ["Times were not taken."]),
+        "",
+    ]
+
+
+def cap(found: Mapping[str, Any]) -> list[str]:
+    """What the remap of dead rows costs."""
+    rows = [
+        (name.removeprefix("remap_rows"), f"{each['us_a_layer']:.1f}", each["wrong"])
+        for name, each in sorted(found.items(), key=lambda item: (len(item[0]), item[0]))
+        if name.startswith("remap_rows")
+    ]
+    return ["## Verify cap", "", *table(("rows", "remap us a layer", "wrong rows"), rows), ""]
 
 
 def page(results: Mapping[str, Any]) -> str:
@@ -95,8 +135,8 @@ def page(results: Mapping[str, Any]) -> str:
         "",
         f"{results['date']}, {device['name']} ({device['gpus']} GPU, compute capability {device['capability']}, "
         f"{device['multiprocessors']} multiprocessors, {device['l2_mib']} MiB of L2, driver {device['driver']}, torch "
-        f"{device['torch']}). No result of a Spark: this GPU stands in for one, with about seven times as many bytes for "
-        "each cycle of a multiprocessor. Made from `gpu-adapters.json` by `python -m trispark.gpu_page`.",
+        f"{device['torch']}). No result of a Spark: this GPU stands in for one, with about seven times as many bytes "
+        "for each cycle of a multiprocessor. Made from `gpu-adapters.json` by `python -m trispark.gpu_page`.",
         "",
         f"{checks} checks of the twins' products, {len(errors)} errors" + (":" if errors else "."),
         *(f"- {error.strip().splitlines()[-1]}" for error in errors),
@@ -107,8 +147,8 @@ def page(results: Mapping[str, Any]) -> str:
         lines += [
             "## Against float64",
             "",
-            "Largest error by the norm over all row counts; rounding the result to bf16 alone makes 1.7e-03. `as on a GB10`: "
-            "the kernels and launches that a GB10 gets, on this GPU.",
+            "Largest error by the norm over all row counts; rounding the result to bf16 alone makes 1.7e-03. "
+            "`as on a GB10`: the kernels and launches that a GB10 gets, on this GPU.",
             "",
             *table(("product", "largest error"), rows),
             "",
@@ -117,12 +157,13 @@ def page(results: Mapping[str, Any]) -> str:
         lines += [
             "## wo_a: [rows, 4, 4096] x [4, 1024, 4096]",
             "",
-            "`torch.einsum` on bf16 and the twin, each a CUDA graph over 40 distinct layers, replayed in turns; medians for one "
-            "layer.",
+            "`torch.einsum` on bf16 and the twin, each a CUDA graph over 40 distinct layers, in turns; medians "
+            "for one layer.",
             "",
             *ratios(results["raw"]["wo_a"], WO_A_GOALS),
             "",
-            f"Widening a twin, as every other call on a released weight does: {results['raw']['widen']['median_us']:.1f} us.",
+            "Widening a twin, as every other call on a released weight does: "
+            f"{results['raw']['widen']['median_us']:.1f} us.",
             "",
             "### On a GB10",
             "",
@@ -139,6 +180,10 @@ def page(results: Mapping[str, Any]) -> str:
             *ratios(results["raw"]["draft_head"], goals),
             "",
         ]
+    if results.get("block_verify", {}).get("correctness_bs1"):
+        lines += acceptance(results["block_verify"])
+    if any(name.startswith("remap_rows") for name in results.get("verify_cap", {})):
+        lines += cap(results["verify_cap"])
     if "engram_prefetch" in results:
         lines += prefetch(results["engram_prefetch"])
     return "\n".join(lines).rstrip() + "\n"

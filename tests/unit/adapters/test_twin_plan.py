@@ -22,13 +22,16 @@ LEAST_REGISTERS = 96
 
 
 def test_the_kernels_are_those_of_the_source() -> None:
-    found = re.findall(r"^PRODUCT\((\w+), (\d+), (\d+), (\d+), (\d+), \d+, \w+, (\w+), (\d+)\)$", SOURCE, re.MULTILINE)
+    found = re.findall(
+        r"^PRODUCT\((\w+), (\d+), (\d+), (\d+), (\d+), \d+, \w+, (\w+), (\w+), (\d+)\)$", SOURCE, re.MULTILINE
+    )
     listed = [
-        (name, int(tiles), int(warps), int(blocks), int(units), staged == "true", int(residents))
-        for name, tiles, warps, blocks, units, staged, residents in found
+        (name, int(tiles), int(warps), int(blocks), int(units), staged == "true", once == "true", int(residents))
+        for name, tiles, warps, blocks, units, staged, once, residents in found
     ]
     assert listed == [
-        (each.name, each.tiles, each.warps, each.blocks, each.units, each.staged, each.residents) for each in KERNELS
+        (each.name, each.tiles, each.warps, each.blocks, each.units, each.staged, each.once, each.residents)
+        for each in KERNELS
     ]
 
 
@@ -73,6 +76,7 @@ def test_a_launch_covers_every_token_and_row_once(
     assert bounds[-1] == blocks
     for first, end in itertools.pairwise(bounds):
         assert first < end
+        assert end == first + 1 or not kernel.once
         assert first * ROWS // rows == (end * ROWS - 1) // rows
 
 
