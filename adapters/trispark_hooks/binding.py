@@ -71,8 +71,7 @@ def replace(owner: Any, path: str, adapter: str, wrap: Callable[[Any], Any]) -> 
         return
     replacement = wrap(original)
     setattr(replacement, MARK, (*before, adapter))
-    if not hasattr(replacement, "__wrapped__"):
-        replacement.__wrapped__ = original
+    replacement.__wrapped__ = original  # a decorator, such as contextmanager, points at the wrapper's own body
     setattr(holder, name, kind(replacement) if kind is not None else replacement)
 
 

@@ -1,5 +1,6 @@
 """How an installer looks symbols up and replaces them."""
 
+import contextlib
 import functools
 from types import ModuleType
 from typing import Any
@@ -108,6 +109,18 @@ def test_a_replacement_stands_in_front_once_for_each_adapter(module: ModuleType)
     assert getattr(module.Layer.forward, binding.MARK) == ("first", "second")
     binding.require_parameters(module.Layer.forward, "x", "scale")  # later adapters still see the engine's own
     assert original(module.Layer(), 4) == 4
+
+
+def test_a_decorated_replacement_still_shows_the_engines_parameters(module: ModuleType) -> None:
+    def wrap(original: Any) -> Any:
+        @contextlib.contextmanager
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            yield original(*args, **kwargs)
+
+        return replacement
+
+    binding.replace(module, "double", "an_adapter", wrap)
+    binding.require_parameters(module.double, "x")
 
 
 def test_class_and_static_methods_stay_what_they_are(module: ModuleType) -> None:
