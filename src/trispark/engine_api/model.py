@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema
 
 from trispark.engine_api.interface import Symbol
 from trispark.errors import TrisparkError
@@ -67,6 +68,10 @@ class Cell(Strict):
             return {"status": value}
         # What a validator hands on is no longer JSON, where a list is what a tuple is made of.
         return {**value, "lacks": tuple(value["lacks"])} if isinstance(value.get("lacks"), list) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"const": "binds"}, handler(core_schema)]}
 
     @model_validator(mode="after")
     def _reasons(self) -> Cell:
