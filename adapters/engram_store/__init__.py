@@ -5,7 +5,22 @@ loaded. Sources: native/engram_store in the project.
 """
 
 from .errors import Code, StoreError
+from .job import Job, Places, Scratch, serve_address
 from .library import available
 from .store import ROW_BYTES, Backend, Counters, Options, Rows, RowStore
 
-__all__ = ["ROW_BYTES", "Backend", "Code", "Counters", "Options", "RowStore", "Rows", "StoreError", "available"]
+__all__ = [
+    "ROW_BYTES",
+    "Backend",
+    "Code",
+    "Counters",
+    "Job",
+    "Options",
+    "Places",
+    "RowStore",
+    "Rows",
+    "Scratch",
+    "StoreError",
+    "available",
+    "serve_address",
+]

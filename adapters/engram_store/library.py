@@ -120,6 +120,8 @@ def load(machine: str, libraries: Path = LIBRARIES) -> ctypes.CDLL:
     library.es_describe.argtypes = (U64, ctypes.POINTER(InfoFields), error_at)
     library.es_count.argtypes = (U64, ctypes.POINTER(CounterFields), error_at)
     library.es_close.argtypes = (U64, error_at)
+    library.es_serve.argtypes = (ctypes.c_void_p,)
+    library.es_serve.restype = None
     return library
 
 

@@ -146,6 +146,11 @@ class RowStore:
         return out
 
     @property
+    def handle(self) -> int:
+        """What the library calls this store; for a `Job`, which must not outlive it."""
+        return self._handle
+
+    @property
     def backend(self) -> Backend:
         """IO_URING or THREADS: what reads now. Raises StoreError: FORKED, CLOSED."""
         return Backend(self._info().backend)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
-from .registry import HookError
+from .switches import HookError
 
 MARK = "__trispark_adapters__"
 """Attribute of a replacement: names of the adapters that stand in front of the engine's own function."""
@@ -41,6 +41,8 @@ def symbol(owner: Any, path: str) -> Any:
 
 def require_parameters(function: Callable[..., Any], *names: str) -> None:
     """HookError TS-ADAPTER-SIGNATURE when `function` does not take the parameters `names`."""
+    if not names:
+        return  # what has no signature can be needed too
     have = inspect.signature(inspect.unwrap(function)).parameters
     missing = [name for name in names if name not in have]
     if missing:
@@ -69,8 +71,7 @@ def replace(owner: Any, path: str, adapter: str, wrap: Callable[[Any], Any]) -> 
         return
     replacement = wrap(original)
     setattr(replacement, MARK, (*before, adapter))
-    if not hasattr(replacement, "__wrapped__"):
-        replacement.__wrapped__ = original
+    replacement.__wrapped__ = original  # a decorator, such as contextmanager, points at the wrapper's own body
     setattr(holder, name, kind(replacement) if kind is not None else replacement)
 
 

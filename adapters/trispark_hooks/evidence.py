@@ -9,6 +9,7 @@ graph counts once, at the capture, and not at each replay.
 """
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -24,11 +25,12 @@ def write(line: str) -> None:
 
 
 def rank() -> str:
-    """Tensor-parallel rank of this process, once the engine has made its groups; else that of its environment."""
-    try:
-        from sglang.srt.distributed import get_tensor_model_parallel_rank
+    """Tensor-parallel rank of this process, once the engine has made its groups; else that of its environment.
 
-        return str(get_tensor_model_parallel_rank())
+    Nothing is imported for it: a hook reports in the middle of an import.
+    """
+    try:
+        return str(sys.modules["sglang.srt.distributed"].get_tensor_model_parallel_rank())
     except Exception:  # before the groups are made, or without the engine
         return os.environ.get("NODE_RANK", "-")
 

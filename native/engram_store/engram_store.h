@@ -102,6 +102,37 @@ ES_API int es_fetch(uint64_t handle, const int64_t *ids, size_t count, uint8_t *
 ES_API int es_describe(uint64_t handle, es_info *info, es_error *error);
 ES_API int es_count(uint64_t handle, es_counters *counters, es_error *error);
 
+/* A lookup for a CUDA host function: everything lies where the caller put it, and nothing of CUDA is called.
+ *
+ * ids[t * stride + c] for t < tokens, c < columns are global row ids of any rank. Position t * columns + c of weights
+ * and scales gets the row's bytes where first <= id < end, else zeros. A lookup that fails is made once more; when that
+ * fails too, all weights become the code of NaN (0xff) and scales that of 1 (127), so that nothing can take them for
+ * rows, and `failed` and `error` stay as they are until the caller clears `failed`.
+ */
+typedef struct es_job {
+  uint64_t handle;
+  const int64_t *ids;
+  uint64_t tokens;
+  uint64_t columns;
+  uint64_t stride; /* of ids, between tokens */
+  int64_t first;
+  int64_t end;
+  uint8_t *weights; /* [tokens * columns, 256] */
+  uint8_t *scales;  /* [tokens * columns, 8] */
+  int64_t *owned;   /* scratch [tokens * columns] */
+  uint64_t *places; /* scratch [tokens * columns] */
+  uint8_t *rows;    /* scratch [tokens * columns, 264] */
+  uint64_t calls;   /* since the start; these four are written atomically */
+  uint64_t retries;
+  uint64_t busy_ns;
+  int32_t failed;
+  int32_t reserved;
+  es_error error;
+} es_job;
+
+/* The type of a CUDA host function; `job` is an es_job. */
+ES_API void es_serve(void *job);
+
 /* Waits for calls in progress, then gives back descriptors, threads, rings and memory. */
 ES_API int es_close(uint64_t handle, es_error *error);
 

@@ -11,8 +11,8 @@ from trispark.errors import TrisparkError
 
 DIRECTORY: Final = "adapters"
 SKIPPED: Final = frozenset({"__pycache__", "tests"})
-BINARY_SUFFIX: Final = ".so"
-"""Built libraries; every other adapter is UTF-8 text, so that nothing gets in that nobody can read."""
+BINARY_SUFFIXES: Final = (".so", ".fatbin")
+"""Built libraries, also for a GPU; every other adapter is UTF-8 text, so that nothing gets in that nobody can read."""
 
 
 def read_adapters(root: Path) -> dict[str, bytes]:
@@ -48,7 +48,7 @@ def read_adapters(root: Path) -> dict[str, bytes]:
         if path.is_dir():
             continue
         content = files[relative.as_posix()] = path.read_bytes()
-        if path.suffix == BINARY_SUFFIX:
+        if path.suffix in BINARY_SUFFIXES:
             continue
         try:
             content.decode("utf-8")
@@ -57,7 +57,7 @@ def read_adapters(root: Path) -> dict[str, bytes]:
                 "TS-ADAPTER-TEXT",
                 "an adapter is not UTF-8 text",
                 where=str(path),
-                expected=f"UTF-8, or a library with the suffix {BINARY_SUFFIX}",
+                expected=f"UTF-8, or a library with the suffix {' or '.join(BINARY_SUFFIXES)}",
                 observed=str(error),
                 remedy="save it as UTF-8, or move it out of adapters/",
             ) from None
@@ -68,7 +68,7 @@ def carried(adapters: Mapping[str, bytes]) -> dict[str, Any]:
     """{path: text, or {"base64": ...} for a library}: how a request to the node agent holds them."""
     return {
         path: {"base64": base64.b64encode(content).decode("ascii")}
-        if path.endswith(BINARY_SUFFIX)
+        if path.endswith(BINARY_SUFFIXES)
         else content.decode("utf-8")
         for path, content in adapters.items()
     }

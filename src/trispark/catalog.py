@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -34,6 +34,7 @@ from trispark.catalog_model import (
     can_show,
     filled,
 )
+from trispark.engine_api.model import BUILDS, BuildsFile
 from trispark.errors import TrisparkError
 from trispark.plainyaml import Model, Strict, check_model, read_yaml
 from trispark.quality.model import EngineQuality, QualityFile
@@ -239,6 +240,7 @@ class Catalog:
     exclusions: Mapping[str, Exclusion]
     engines: Mapping[str, Engine]
     quality: Mapping[str, EngineQuality] = field(default_factory=dict)
+    builds: BuildsFile | None = None
 
     def features_of(self, stage: str) -> tuple[str, ...]:
         """Ids of the features of a stage (`c` or `stage_c`), in the order of features.yml."""
@@ -354,6 +356,40 @@ class Catalog:
                 remedy=f"-e feature={entry.only_in[0]}",
             )
         return entry
+
+    def judge_build(self, features: Iterable[str], engine: str, image: str) -> tuple[list[TrisparkError], list[str]]:
+        """(a refusal for each adapter that does not bind to the image's build, a note for what else is to be known) of
+        features that go together, on an engine."""
+        file = self.builds
+        names = list(dict.fromkeys(each for name in features for each in self.features[name].engine_adapters))
+        if file is None or engine != file.engine or not names:
+            return [], []
+        build = file.build_of(image)
+        if build is None:
+            known = ", ".join(file.binding(names)) or "no build"
+            return [], [f"of which build the image is, is not known here; {', '.join(names)} bind to {known}"]
+        refused, notes = [], []
+        for name in names:
+            cell = file.adapters[name].builds[build]
+            if cell.status == "not-applicable":
+                refused.append(
+                    TrisparkError(
+                        "TS-PLAN-BUILD",
+                        f"the adapter {name} does not bind to the build of the site's image: {cell.reason}",
+                        where=build,
+                        expected="one of " + ", ".join(file.binding([name])),
+                        observed="it lacks " + ", ".join(cell.lacks),
+                        remedy="./trispark adapters check shows every build",
+                    )
+                )
+            elif cell.status == "native":
+                notes.append(f"{name} on {build}: {cell.reason}")
+            elif cell.status == "undescribed":
+                notes.append(
+                    f"whether {name} binds to {build} is not known ({cell.reason}); the engine's start refuses by name "
+                    "what does not"
+                )
+        return refused, notes
 
     def sweep_values(self, feature: str, held: Mapping[str, Value] | None = None) -> tuple[Value, ...]:
         """The typed values of a sweep without the one that `held` (the shipped baseline) has; empty for other kinds."""
@@ -605,6 +641,7 @@ def load_catalog(root: Path) -> Catalog:
         read(ExclusionsFile, "exclusions.yml"),
         read(EnginesFile, "engines.yml"),
         read(QualityFile, "quality.yml"),
+        read(BuildsFile, Path(BUILDS).name),
     )
 
 
@@ -617,6 +654,7 @@ def assemble(
     exclusions_file: ExclusionsFile,
     engines_file: EnginesFile,
     quality_file: QualityFile,
+    builds_file: BuildsFile | None = None,
 ) -> Catalog:
     """The files as one catalog, with every reference between them checked."""
     fixed_flags = {flag for engine in engines_file.engines.values() for flag in engine.fixed_flags}
@@ -631,6 +669,7 @@ def assemble(
         exclusions_file.exclusions,
         engines_file.engines,
         quality_file.engines,
+        builds_file,
     )
     catalog_check.check_references(catalog)
     catalog.refuse_excluded(baseline, f"{DIRECTORY}/baseline.yml")

@@ -114,6 +114,7 @@ def check_references(catalog: Catalog) -> None:
     for name, feature in catalog.features.items():
         where = f"{DIRECTORY}/features.yml {name}"
         _check_group(catalog, name, feature, where)
+        _check_builds(catalog, feature, where)
         _check_provable(catalog, feature, engines, where)
     _check_no_cycle(catalog)
     for identity, exclusion in catalog.exclusions.items():
@@ -209,6 +210,20 @@ def _check_group(catalog: Catalog, name: str, feature: Feature, where: str) -> N
     missing = sorted(needed - set(feature.sets))
     if missing and feature.sets:
         raise _reference(where, f"a member sets {missing[0]}, the bundle does not", missing[0])
+
+
+def _check_builds(catalog: Catalog, feature: Feature, where: str) -> None:
+    """The builds that a feature names are those of the matrix on which all its adapters bind."""
+    file = catalog.builds
+    if file is None:
+        return
+    for name in feature.engine_adapters:
+        if name not in file.adapters:
+            raise _reference(where, f"it names the adapter {name}, which has no row in the matrix", name)
+    expected = file.binding(feature.engine_adapters) if feature.engine_adapters else ()
+    if sorted(feature.builds) != sorted(expected):
+        wrong = ", ".join(feature.builds) or "none"
+        raise _reference(where, "its builds are not those to which its adapters bind", wrong, ", ".join(expected))
 
 
 def _check_provable(catalog: Catalog, feature: Feature, engines: frozenset[str], where: str) -> None:

@@ -192,6 +192,8 @@ class Feature(Strict):
     couples: tuple[str, ...] = ()
     needs: NeededMeasurement | None = None
     adapters: tuple[str, ...] = ()
+    engine_adapters: tuple[str, ...] = ()
+    builds: tuple[str, ...] = ()
     evidence: FeatureEvidence
     memory: MemoryCost | None = None
     primaries: tuple[str, ...] = ()
@@ -238,6 +240,7 @@ class Feature(Strict):
             (self.kind is Kind.BASELINE and bool(self.sets), "what is part of the baseline sets nothing"),
             (self.check_boot is not None and self.kind is not Kind.CHANGE, "a check boot belongs to kind: change"),
             (self.tried and not self.primaries, "a primary metric is needed"),
+            (bool(self.builds) and not self.engine_adapters, "builds belong to engine_adapters"),
         ]
         for wrong, text in problems:
             if wrong:

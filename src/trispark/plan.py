@@ -244,6 +244,7 @@ class _Maker:
         ground, choice, site = self.ground, self.choice, self.ground.site
         self._judge_choice()
         baseline, candidate = self._arms()
+        self._judge_build()
         self._judge_exclusions(baseline.settings, None if candidate is None else candidate.settings)
         cells = self._cells()
         budget = self._judge_budget(baseline, candidate)
@@ -305,6 +306,16 @@ class _Maker:
                 judge()
             except TrisparkError as error:
                 self._refuse(error)
+
+    def _judge_build(self) -> None:
+        """Whether the adapters of the feature, and of what both arms hold for it, bind to the image's build."""
+        if self.choice is None:
+            return
+        names = (self.choice.feature, *self.base)
+        refused, notes = self.ground.catalog.judge_build(names, self.ground.site.engine, self.ground.image)
+        for error in refused:
+            self._refuse(error)
+        self.remarks += notes
 
     def _arms(self) -> tuple[_Arm, _Arm | None]:
         """Both arms as far as they can be resolved. An override that is refused is left out of them."""

@@ -35,6 +35,7 @@ Written from the sources by `python -m trispark.reference --write`; a test compa
 
 AREAS: Final = {
     "ADAPTER": "Python that is mounted into the engine",
+    "ADAPTERS": "the builds of the engine that adapters bind to",
     "ADOPT": "taking over an engine that was started by hand",
     "AGENT": "the node agent and its requests",
     "BACKUP": "backups of the nodes' state",
@@ -95,6 +96,19 @@ WRITTEN: Final = {
     "TS-ADAPTER-START": (
         "the adapters were not installed, the engine does not start",
         "read the kept log of that rank",
+    ),
+    "TS-ADAPTERS-LOCKED": ("another setup of the engine's environment is still running", "wait for it or end it"),
+    "TS-ADAPTERS-MATRIX": (
+        "an adapter finds something else in a build than the matrix says; the line names the cell",
+        "find out what changed, then correct the adapter, or its row in experiments/engine_builds.yml",
+    ),
+    "TS-ADAPTERS-PACKAGES": (
+        "packages of the engine's modules could not be had, so tests on them are skipped",
+        "check the network and pip's configuration",
+    ),
+    "TS-ADAPTERS-TORCH": (
+        "torch's CPU build could not be had, so tests on the engine's modules are skipped",
+        "tell pip where it lies, or do without",
     ),
     "TS-AGENT-DOCKER": ("the node's Docker Engine does not answer, or refuses", ""),
     "TS-AGENT-FAILED": ("the agent failed and gave no error of its own", "call the verb by hand on the node"),

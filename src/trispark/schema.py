@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from trispark.allowlist import AllowlistFile
 from trispark.catalog import BaselineFile, EnginesFile, EvidenceFile, ExclusionsFile, FeaturesFile, StagesFile
+from trispark.engine_api.model import BuildsFile, InterfacesFile
 from trispark.memory_model import MemoryFile
 from trispark.quality.model import QualityFile
 from trispark.record_model import Record
@@ -27,6 +28,8 @@ SCHEMAS: Final[dict[str, tuple[type[BaseModel], str]]] = {
     "evidence": (EvidenceFile, "experiments/evidence.yml"),
     "exclusions": (ExclusionsFile, "experiments/exclusions.yml"),
     "engines": (EnginesFile, "experiments/engines.yml"),
+    "engine_builds": (BuildsFile, "experiments/engine_builds.yml"),
+    "engine_interfaces": (InterfacesFile, "experiments/engine_interfaces.yml"),
     "quality": (QualityFile, "experiments/quality.yml"),
     "memory": (MemoryFile, "experiments/memory.yml"),
     "shard_manifest": (ShardManifest, "<shard>.manifest.json beside a packed shard"),

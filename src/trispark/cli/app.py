@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 
 from trispark import __version__
 from trispark.cli import exit_codes
+from trispark.cli.adapters import adapters_app
 from trispark.cli.bench import add_rounds, bench_app
 from trispark.cli.demo import Demo
 from trispark.cli.engram import engram_app
@@ -27,7 +28,7 @@ from trispark.cli.lab import (
 )
 from trispark.cli.plan import plan_lines, refusal_line, run_plan
 from trispark.cli.play import READ_ONLY, PlayCommand, Player, parse_extra, result_json
-from trispark.cli.pytest_command import pytest_argv, pytest_environment
+from trispark.cli.pytest_command import make_engine_environment, pytest_argv, pytest_environment
 from trispark.cli.records import (
     compared,
     export_target,
@@ -74,6 +75,7 @@ app.add_typer(records_app, name="records")
 app.add_typer(site_app, name="site")
 app.add_typer(stats_app, name="stats")
 app.add_typer(bench_app, name="bench")
+app.add_typer(adapters_app, name="adapters")
 
 SiteOption = Annotated[
     str | None, typer.Option("--site", envvar="TRISPARK_SITE", help="A directory of inventory/; the lab by default.")
@@ -152,6 +154,7 @@ def run_tests(
     terminal = _begin_lab()
     environment = Environment(REPO, terminal.say)
     environment.make_test()
+    make_engine_environment(REPO, terminal.say)
     prepare_machine(REPO, terminal.say)
     if LocalMachine().which("shellcheck") is None:
         ensure_packages(["shellcheck"], terminal.say)

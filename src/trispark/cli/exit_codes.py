@@ -66,7 +66,21 @@ _REFUSED_IDS: Final = frozenset(
     }
 )
 _REFUSED_AREAS: Final = frozenset(
-    {"ADAPTER", "BUDGET", "CATALOG", "CONFIRM", "ENV", "FEATURE", "PLAN", "RENDER", "SITE", "STAGE", "WORKLOAD", "YAML"}
+    {
+        "ADAPTER",
+        "ADAPTERS",
+        "BUDGET",
+        "CATALOG",
+        "CONFIRM",
+        "ENV",
+        "FEATURE",
+        "PLAN",
+        "RENDER",
+        "SITE",
+        "STAGE",
+        "WORKLOAD",
+        "YAML",
+    }
 )
 """What the project's own files and a plan are refused for. Only verbs that have changed nothing yet read them."""
 

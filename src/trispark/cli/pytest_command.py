@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from trispark.errors import TrisparkError
+from trispark.host import Say
+
 
 def workers(cores: int) -> int:
     """Processes that run tests: also on one core two, for the tests of the lab wait most of their time."""
@@ -31,3 +34,15 @@ def pytest_environment(repo: Path) -> dict[str, str]:
     # The tests name their own sites.
     environment.pop("TRISPARK_SITE", None)
     return environment
+
+
+def make_engine_environment(repo: Path, say: Say) -> bool:
+    """Where the tests on the engine's own modules run; without it they are skipped, and why is said."""
+    from trispark.engine_api.environment import EngineEnvironment
+
+    try:
+        EngineEnvironment(repo, say).make()
+    except TrisparkError as error:
+        say(f"tests on the engine's own modules are skipped: {error}")
+        return False
+    return True

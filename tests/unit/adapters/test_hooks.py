@@ -1,5 +1,7 @@
+import ast
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -7,9 +9,10 @@ from types import ModuleType
 
 import pytest
 
-from trispark_hooks import finder, registry
+from trispark_hooks import finder, needs
 from trispark_hooks.finder import HookFinder, apply_hooks
 from trispark_hooks.registry import HOOKS, Hook, HookError, hooks_of
+from trispark_hooks.switches import Flag
 
 ROOT = Path(__file__).resolve().parents[3]
 CALLS: list[str] = []
@@ -31,25 +34,22 @@ def installers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
-def hook(function: str, module: str = "hook_target") -> Hook:
-    return Hook(module, f"hook_test_installers:{function}", "DSV41_X")
+def hook(function: str, module: str = "hook_target", **more: bool) -> Hook:
+    return Hook("an_adapter", module, f"hook_test_installers:{function}", (Flag("DSV41_X"),), **more)
 
 
-@pytest.mark.parametrize(("value", "enabled"), [(None, False), ("", False), ("0", False), ("1", True)])
-def test_switch(value: str | None, enabled: bool) -> None:
-    assert hook("good").enabled({} if value is None else {"DSV41_X": value}) is enabled
-
-
-@pytest.mark.parametrize("value", ["no", "off", "true", "2", " 1"])
-def test_a_switch_is_never_guessed(value: str) -> None:
+def test_a_hook_is_on_when_all_its_switches_are_and_each_is_read() -> None:
+    both = Hook("an_adapter", "m", "m:f", (Flag("DSV41_X"), Flag("DSV41_Y")))
+    assert both.enabled({"DSV41_X": "1", "DSV41_Y": "1"})
+    assert not both.enabled({"DSV41_X": "1"})
     with pytest.raises(HookError, match="TS-ADAPTER-SWITCH"):
-        hook("good").enabled({"DSV41_X": value})
+        both.enabled({"DSV41_Y": "maybe"})
 
 
 def test_an_unregistered_module_is_an_error() -> None:
     with pytest.raises(HookError, match="TS-ADAPTER-UNKNOWN"):
         hooks_of("trispark_lab.model")
-    assert hooks_of("trispark_lab.projection") + hooks_of("trispark_lab.engram") == HOOKS
+    assert [each.adapter for each in hooks_of("trispark_lab.projection")] == ["lab_wo_a_w8"]
 
 
 def test_hooks_run_once(installers: None) -> None:
@@ -65,6 +65,23 @@ def test_a_failing_hook_is_one_line(installers: None) -> None:
     with pytest.raises(HookError, match=r"TS-ADAPTER-INSTALL: .*AttributeError: project is missing") as caught:
         apply_hooks(ModuleType("hook_target"), {"DSV41_X": "1"}, (hook("bad"),))
     assert "\n" not in str(caught.value)
+
+
+def test_an_adapter_that_lacks_something_is_refused_before_any_hook_of_the_module_runs(
+    installers: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    entry = {"needs": [{"module": "hook_target", "symbol": "Model.forward", "parameters": ["ids"]}]}
+    monkeypatch.setattr(needs, "adapters", lambda: {"second": entry})
+    module = ModuleType("hook_target")
+    second = Hook("second", "hook_target", "hook_test_installers:good", (Flag("DSV41_X"),))
+    with pytest.raises(HookError, match=r"^TS-ADAPTER-SYMBOL: .*hook_target.* expected: Model\.forward"):
+        apply_hooks(module, {"DSV41_X": "1"}, (hook("good"), second))
+    assert CALLS == []
+    said = capfd.readouterr().out
+    assert said.startswith("[trispark] adapter=second rank=- state=refused reason=")
+    module.Model = type("Model", (), {"forward": lambda self, ids: ids})  # type: ignore[attr-defined]
+    apply_hooks(module, {"DSV41_X": "1"}, (hook("good"), second))
+    assert CALLS == ["hook_target", "hook_target"]
 
 
 @pytest.fixture
@@ -97,9 +114,28 @@ def test_install_is_idempotent_and_refuses_to_come_late(monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     with pytest.raises(HookError, match="TS-ADAPTER-LATE"):
         finder.install({"DSV41_X": "1"}, (hook("good", "json"),))
+    finder.install({}, (hook("good", "json"),))
+    assert not any(isinstance(item, HookFinder) for item in sys.meta_path)
     for _ in range(2):
-        finder.install({}, (hook("good", "json"),))
+        finder.install({"DSV41_X": "1"}, (hook("good", "email.nothing_yet", optional=True),))
     assert sum(isinstance(item, HookFinder) for item in sys.meta_path) == 1
+
+
+@pytest.mark.parametrize("module", ["email.nothing_yet", "email.mime.nothing_yet"])
+def test_a_module_that_the_engine_does_not_have_is_refused_at_the_start(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setenv("DSV41_ENGINE_BUILD", "build 7")
+    with pytest.raises(HookError, match=rf"^TS-ADAPTER-MODULE: .*build 7, adapter an_adapter.* {module};"):
+        finder.install({"DSV41_X": "1"}, (hook("good", module),))
+    assert not any(isinstance(item, HookFinder) for item in sys.meta_path)
+
+
+def test_without_the_engine_its_hooks_are_no_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    finder.install({"DSV41_X": "1"}, (hook("good", "no_such_engine.models"),))
+    assert not any(isinstance(item, HookFinder) for item in sys.meta_path)
 
 
 def run(code: str, path: list[Path], **env: str) -> subprocess.CompletedProcess[str]:
@@ -118,8 +154,8 @@ LOOK = (
     [
         ({}, "trispark_lab.projection False"),
         ({"DSV41_WO_A_W8": "1"}, "trispark_lab.projection False"),
-        ({"DSV41_SOURCE": "/m"}, "trispark_lab.projection True"),
-        ({"DSV41_SOURCE": "/m", "DSV41_WO_A_W8": "0"}, "trispark_lab.projection True"),
+        ({"DSV41_SOURCE": "/m"}, "trispark_lab.projection False"),
+        ({"DSV41_SOURCE": "/m", "DSV41_WO_A_W8": "0"}, "trispark_lab.projection False"),
         ({"DSV41_SOURCE": "/m", "DSV41_WO_A_W8": "1"}, "trispark_hooks.lab_wo_a_w8 True"),
     ],
 )
@@ -128,23 +164,82 @@ def test_a_real_interpreter(env: dict[str, str], expected: str) -> None:
     assert (result.stdout.strip(), result.stderr, result.returncode) == (expected, "", 0)
 
 
+ENGINE = {
+    "DSV41_SOURCE": "/m",
+    "DSV41_PACKED_DIR": "/engram",
+    "OFFLOAD_MODE": "ram",
+    "DSV41_TP_PAD": "0",
+    "DSV41_DRAFT_TAU": "1",
+    "DSV41_VERIFY_CAP": "0",
+    "DSV41_PREFILL_EMPTY_CACHE_TOKENS": "0",
+}
+
+
+def test_with_every_switch_off_no_adapter_is_imported(tmp_path: Path) -> None:
+    for name in {entry.module for entry in HOOKS if entry.module.startswith("sglang.")}:
+        path = tmp_path.joinpath(*name.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    code = (
+        "import importlib, sys\n"
+        "from trispark_hooks.registry import HOOKS\n"
+        "for name in {h.module for h in HOOKS if h.module.startswith('sglang.')}: importlib.import_module(name)\n"
+        "print([m for m in sys.modules if m.startswith('trispark_adapters')], len(sys.meta_path))"
+    )
+    plain = run("import sys; print([], len(sys.meta_path))", [tmp_path])
+    result = run(code, [ROOT / "adapters", tmp_path], **ENGINE)
+    assert (result.stdout, result.stderr, result.returncode) == (plain.stdout, "", 0)
+
+
 def test_damaged_adapters_end_the_interpreter(tmp_path: Path) -> None:
-    for source in (ROOT / "adapters").rglob("*.py"):
-        copy = tmp_path / source.relative_to(ROOT / "adapters")
-        copy.parent.mkdir(exist_ok=True)
-        copy.write_text(source.read_text())
+    shutil.copytree(ROOT / "adapters" / "trispark_hooks", tmp_path / "trispark_hooks")
+    shutil.copy(ROOT / "adapters" / "sitecustomize.py", tmp_path)
     environ = {"DSV41_SOURCE": "/m", "DSV41_WO_A_W8": "1"}
     (tmp_path / "trispark_hooks" / "lab_wo_a_w8.py").write_text("raise ValueError('damaged')\n")
     result = run(LOOK, [tmp_path, ROOT / "lab"], **environ)
     assert result.returncode == finder.EXIT_FAILED
     assert result.stderr.startswith("TS-ADAPTER-INSTALL: ")
+    (tmp_path / "trispark_hooks" / "needs.json").write_text("{")
+    result = run(LOOK, [tmp_path, ROOT / "lab"], **environ)
+    assert (result.returncode, result.stderr[:18]) == (finder.EXIT_FAILED, "TS-ADAPTER-NEEDS: ")
     (tmp_path / "trispark_hooks" / "registry.py").write_text("x = (\n")
     result = run("print('alive')", [tmp_path], **environ)
     assert (result.returncode, result.stdout) == (70, "")
     assert result.stderr.startswith("TS-ADAPTER-START: ")
 
 
-def test_registry_names_existing_installers() -> None:
-    for entry in registry.HOOKS:
-        name, _, function = entry.installer.partition(":")
-        assert callable(getattr(__import__(name, fromlist=[function]), function))
+@pytest.mark.parametrize("entry", HOOKS, ids=lambda entry: f"{entry.module}-{entry.installer}")
+def test_registry_names_existing_installers(entry: Hook) -> None:
+    name, _, function = entry.installer.partition(":")
+    tree = ast.parse((ROOT / "adapters" / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8"))
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
+    assert len(found) == 1
+    required = found[0].args.args[: len(found[0].args.args) - len(found[0].args.defaults)]
+    assert [argument.arg for argument in required] == ["module"]
+
+
+def test_the_order_within_a_module_is_that_of_the_field() -> None:
+    """A later hook wraps an earlier one; see the head of registry.py for why it counts."""
+    order = {}
+    for entry in HOOKS:
+        order.setdefault(entry.module.rsplit(".", 1)[-1], []).append(
+            f"{entry.adapter}.{entry.installer.partition(':')[2]}"
+        )
+    assert order["dspark_verify"] == ["folded_fence.install", "verify_cap.install_verify"]
+
+
+def test_every_adapter_of_the_engine_says_what_it_needs() -> None:
+    engine = [entry for entry in HOOKS if entry.module.startswith("sglang.")]
+    needed = {
+        name: {
+            need["module"]
+            for need in [
+                *entry["needs"],
+                *(each for groups in entry.get("any", ()) for group in groups for each in group),
+            ]
+        }
+        for name, entry in needs.adapters().items()
+    }
+    assert {entry.adapter for entry in engine} == set(needed)
+    for entry in engine:
+        assert entry.optional or entry.module in needed[entry.adapter], entry.installer

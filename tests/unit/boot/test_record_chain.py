@@ -233,8 +233,10 @@ def test_nodes_that_are_level_need_no_copies(numbers: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("numbers", "held", "level"),
-    [((5, 5, 5), 5, True), ((5, 5, 5), 0, True), ((0, 0, 0), 0, True)]
-    + [((5, 4, 5), 5, False), ((5, 5, 5), 6, False), ((5, 5, 5), 3, False), ((5, 0, 5), 5, False)],
+    [
+        *(((5, 5, 5), 5, True), ((5, 5, 5), 0, True), ((0, 0, 0), 0, True)),
+        *(((5, 4, 5), 5, False), ((5, 5, 5), 6, False), ((5, 5, 5), 3, False), ((5, 0, 5), 5, False)),
+    ],
 )
 def test_only_where_all_end_with_one_record_no_copies_are_looked_for(
     numbers: tuple[int, ...], held: int, level: bool

@@ -92,6 +92,19 @@ def write_site(directory: Path, hosts: str = HOSTS, site: str = SITE, images: st
     return directory
 
 
+ENGINE_ADAPTERS = tuple(
+    sorted(
+        {
+            file
+            for feature in load_catalog(REPOSITORY).features.values()
+            for file in feature.adapters
+            if file.startswith("trispark_adapters/")
+        }
+    )
+)
+"""Files that features need on SGLang."""
+
+
 @pytest.fixture(scope="session")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with the real templates and experiments and a small adapter tree."""
@@ -101,6 +114,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "adapters" / "tests").mkdir(parents=True)
     (root / "adapters" / "trispark_hooks").mkdir()
     (root / "adapters" / "trispark_hooks" / "lab_wo_a_w8.py").write_text("# twins\n", encoding="utf-8")
+    (root / "adapters" / "trispark_adapters").mkdir()
+    for name in ENGINE_ADAPTERS:
+        (root / "adapters" / name).write_text("# inside the engine\n", encoding="utf-8")
     (root / "adapters" / "sitecustomize.py").write_text("# hooks, UTF-8: \u00e4\n", encoding="utf-8")
     (root / "adapters" / "tests" / "test_x.py").write_text("", encoding="utf-8")
     return root

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trispark.catalog import STAGES, Catalog
+from trispark.catalog_check import check_references
 from trispark.errors import TrisparkError
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -162,14 +165,76 @@ def test_every_entry_says_what_a_reader_needs(catalog: Catalog) -> None:
                 assert rules or feature.same_arms, (name, engine)
 
 
-def test_what_the_adapters_for_sglang_would_do_is_not_available_there(catalog: Catalog) -> None:
+def test_what_no_adapter_for_sglang_does_is_not_available_there(catalog: Catalog) -> None:
     reason = "the adapter for SGLang is not part of this version"
     missing = {name for name, feature in catalog.features.items() if feature.unavailable_on.get("sglang") == reason}
-    assert missing == {
-        *("wo_a", "wo_a_mid", "wo_a_drop", "wo_a_w8_mid_drop", "engram_prefetch", "draft_head_fp8", "draft_tau"),
-        *("block_verify", "verify_cap_fixed", "verify_cap_conf", "k5_cap_block_verify", "folded_fence"),
-        *("autotune_keep", "bounded_indexer"),
-    }
+    assert missing == {"bounded_indexer"}
+
+
+def test_what_an_adapter_for_sglang_does_names_the_builds_to_which_it_binds(catalog: Catalog) -> None:
+    assert catalog.builds is not None
+    ours = {name: feature for name, feature in catalog.features.items() if feature.engine_adapters}
+    assert {"wo_a", "engram_prefetch", "draft_head_fp8", "draft_tau", "block_verify", "k5_cap_block_verify"} <= set(
+        ours
+    )
+    for name, feature in ours.items():
+        assert "sglang==0.5.21" in feature.builds, name
+        assert feature.refusal_on("sglang") is None, name
+        assert {f"trispark_adapters/{each}.py" for each in feature.engine_adapters} <= set(feature.adapters), name
+        for member in feature.members:
+            assert set(catalog.features[member].engine_adapters) <= set(feature.engine_adapters), name
+
+
+@pytest.mark.parametrize(
+    ("changed", "observed"),
+    [
+        ({"builds": ("sglang==0.5.21",)}, "sglang==0.5.21"),
+        ({"builds": ()}, "none"),
+        ({"engine_adapters": ("gone",)}, "gone"),
+    ],
+)
+def test_a_feature_cannot_name_other_builds(catalog: Catalog, changed: dict[str, Any], observed: str) -> None:
+    features = {**catalog.features, "wo_a": catalog.features["wo_a"].model_copy(update=changed)}
+    with pytest.raises(TrisparkError) as caught:
+        check_references(replace(catalog, features=features))
+    assert (caught.value.id, caught.value.observed) == ("TS-CATALOG-REFERENCE", observed)
+
+
+IMAGE = "registry.example/sglang@sha256:"
+FIRST = f"{IMAGE}3dbc313030a6ef2c5d7de8ecf48e9aece722694a82182cb618cc82b588816349"
+
+
+@pytest.mark.parametrize(
+    ("features", "engine", "image", "refused", "noted"),
+    [
+        (["wo_a"], "sglang", FIRST, [], []),
+        (["padded_attention_skip"], "sglang", FIRST, ["padded_attention_skip"], []),
+        (["k5_cap_block_verify"], "sglang", FIRST, [], ["whether verify_cap binds to dev-dsv41@37939c26 is not known"]),
+        (["wo_a", "padded_attention_skip"], "lab", FIRST, [], []),
+        (["wo_a"], "sglang", IMAGE + "0" * 64, [], ["of which build the image is, is not known here; wo_a_w8 bind"]),
+        (["slots"], "sglang", IMAGE + "0" * 64, [], []),
+    ],
+)
+def test_a_plan_says_whether_adapters_bind_to_the_sites_build(
+    catalog: Catalog, features: list[str], engine: str, image: str, refused: list[str], noted: list[str]
+) -> None:
+    errors, notes = catalog.judge_build(features, engine, image)
+    assert [error.id for error in errors] == ["TS-PLAN-BUILD"] * len(refused)
+    for error, name in zip(errors, refused, strict=True):
+        assert f"the adapter {name} does not bind" in error.what
+        assert error.where == "dev-dsv41@37939c26"
+    assert [note[: len(text)] for note, text in zip(notes, noted, strict=True)] == noted
+
+
+def test_what_the_engine_has_itself_is_a_note(catalog: Catalog) -> None:
+    assert catalog.builds is not None
+    release = catalog.builds.builds["sglang==0.5.22"].model_copy(update={"images": ("sha256:" + "2" * 64,)})
+    builds = catalog.builds.model_copy(update={"builds": {**catalog.builds.builds, "sglang==0.5.22": release}})
+    errors, notes = replace(catalog, builds=builds).judge_build(["block_verify"], "sglang", IMAGE + "2" * 64)
+    assert errors == []
+    assert notes == [
+        f"block_verify on sglang==0.5.22: {builds.adapters['block_verify'].builds['sglang==0.5.22'].reason}"
+    ]
 
 
 @pytest.mark.parametrize(
