@@ -379,7 +379,7 @@ class Run:
             yield from self.task(play, "rollback-clear", {"why": f"boot {plan['boot_id']} serves"}, clears)
         elif touched:
             yield from self.task(play, "stop", {"deadline_s": 15})
-        if outcome["good"]:
+        if outcome["good"] and plan["purpose"] != "rollback":
             yield from self.task(play, "prune", {}, ignore=True)
         if outcome["state"] == "valid":
             self.valid_boot = str(plan["boot_id"])

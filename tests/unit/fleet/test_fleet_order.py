@@ -41,7 +41,7 @@ def _of_tasks(tasks: list[dict[str, Any]], path: Path, purpose: str) -> Iterator
         conditions = when if isinstance(when, list) else [when]
         if "ansible_check_mode" in conditions:
             continue  # what it only shows
-        if purpose == "rollback" and any(each.endswith("_plan.purpose != 'rollback'") for each in conditions):
+        if purpose == "rollback" and any(each.endswith("plan.purpose != 'rollback'") for each in conditions):
             continue
         for part in ("block", "rescue", "always"):
             yield from _of_tasks(task.get(part) or [], path, purpose)
