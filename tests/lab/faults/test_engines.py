@@ -153,6 +153,7 @@ def test_two_nodes_are_each_in_the_way(ready: Any, matrix: Matrix) -> None:
             assert "TS-AGENT-FOREIGN" in said["spark2"]
             assert running(ready.inspect("spark2")), "it is left alone"
             assert "stopped" not in said["spark1"]
+            assert "sudo" in said["spark1"]
             assert boot_of(ready.inspect("spark1")) == before, "nobody could touch it"
             require_stopped(ready, "spark0")
             assert {current(ready, name) for name in ("spark0", "spark2")} == {ran.rollback["generation"]}
