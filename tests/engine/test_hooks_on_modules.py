@@ -42,7 +42,8 @@ import importlib, json, sys
 from pathlib import Path
 
 def marks(module):
-    owners = [module, *(value for value in vars(module).values() if isinstance(value, type))]
+    classes = (value for value in vars(module).values() if isinstance(value, type))
+    owners = [module, *(each for each in classes if each.__module__ == module.__name__)]  # not what it imported
     found = {}
     for owner in owners:
         for key, value in list(vars(owner).items()):
