@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from trispark_adapters.pad_plan import Plan, remembered
 from trispark_adapters.tp3_pad import PLAN
+from trispark_adapters.wo_a_twin import ZERO
 from trispark_hooks import binding, evidence
 from trispark_hooks.registry import HookError
 
@@ -87,9 +88,12 @@ class Skip:
 
 
 def is_zero(weight: Any) -> bool:
-    """Whether nothing but zeros of either sign is in a weight of any type."""
+    """Whether nothing but zeros of either sign is in a weight of any type, or was in one that wo_a_w8 released."""
     import torch
 
+    released: bool | None = getattr(weight, ZERO, None)
+    if released is not None:
+        return released
     if weight.element_size() == 1 and weight.is_floating_point():
         return not bool((weight.view(torch.uint8) & 0x7F).any())
     return not bool(weight.any())

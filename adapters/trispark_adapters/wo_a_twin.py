@@ -15,6 +15,8 @@ GROUP_ROWS: Final = 1024
 """o_lora_rank, where the attention does not say it."""
 OWN_READERS: Final = ("use_fused_wo_a", "mega_wo_a")
 """Attributes of an attention that, when true, reads the weight past the dispatch: its wide copy is kept."""
+ZERO: Final = "trispark_zero"
+"""Attribute of a released weight, which cannot be read any more: whether it held nothing but zeros."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,10 @@ class Twins:
     entries: dict[int, Entry] = field(default_factory=dict)
 
     def find(self, weight: Any) -> Entry | None:
-        return self.entries.get(int(weight.data_ptr()))
+        """The twin of the weight that the engine passes; none for other memory that came to lie where a weight was."""
+        address = int(weight.data_ptr())
+        entry = self.entries.get(address)
+        return entry if entry is not None and int(entry.layer.weight.data_ptr()) == address else None
 
     def take(self, model: Any, drop: bool, done: Callable[[], None] = lambda: None) -> Taken:
         """Build the twins of `model`, one layer after the other; with `drop` each wide copy goes before the next layer.
@@ -114,6 +119,7 @@ class Twins:
             entry = self.entries.pop(int(layer.weight.data_ptr()), None)
             if entry is not None and entry.tag is not None:
                 layer.weight.data = self.kernels.widen(entry.twin)
+                delattr(layer.weight, ZERO)
 
     def _built(self, layer: Layer) -> Entry | None:
         import torch
@@ -135,6 +141,7 @@ def _release(entry: Entry) -> None:
     import torch
 
     weight = entry.layer.weight
+    setattr(weight, ZERO, not bool(weight.any()))
     entry.tag = torch.full((1,), float("nan"), dtype=weight.dtype, device=weight.device)
     weight.data = entry.tag.expand(weight.shape)
     entry.released = True

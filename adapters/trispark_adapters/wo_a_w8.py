@@ -4,11 +4,12 @@ The engine widens the checkpoint's e4m3 wo_a to bf16 when it loads it, and reads
 stands in front of the engine's dispatch, in every module that holds its name, and answers with the twin (half of the
 bytes, the same operands bit for bit, another order of float32 sums):
 
-- 2 to 8 rows of any forward; one row too where no wide copy is left
+- 2 to 8 rows of any forward but prefill; one row too where no wide copy is left
 - with DSV41_WO_A_W8_MID, 9 to 192 rows of decode, target-verify and draft-extend forwards
 
-Everything else takes the engine's own path: prefill, other shapes and types, and with two groups what would have been
-quantised in the same kernel. With four groups a request to quantise is answered in bf16, as the engine does.
+Everything else takes the engine's own path: prefill, however short, other shapes and types, and with two groups what
+would have been quantised in the same kernel. With four groups a request to quantise is answered in bf16, as the engine
+does. That a path is in a CUDA graph of the target is said once for each number of rows, when it is captured.
 
 DSV41_WO_A_W8_DROP releases the wide copies of the target: whatever does not take the twin is then widened into a fresh
 buffer for that call. DSV41_WO_A_W8_DRAFT takes the draft's three layers too, where they use the dispatch; their wide
@@ -26,6 +27,7 @@ from typing import Any, Final
 
 from trispark_hooks import binding
 from trispark_hooks.evidence import Counters, counters, report, write
+from trispark_hooks.switches import Flag
 
 from .twin import DeviceProducts, Kernels, fits
 from .twin_device import TwinError
@@ -55,8 +57,8 @@ class Modes:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> "Modes":
-        """From DSV41_WO_A_W8_MID, _DROP and _DRAFT, each 0, empty or 1 as the registry requires."""
-        mid, drop, draft = (environ.get(f"DSV41_WO_A_W8_{name}") == "1" for name in ("MID", "DROP", "DRAFT"))
+        """From DSV41_WO_A_W8_MID, _DROP and _DRAFT. HookError TS-ADAPTER-SWITCH for what is not 0, 1 or empty."""
+        mid, drop, draft = (Flag(f"DSV41_WO_A_W8_{name}").on(environ) for name in ("MID", "DROP", "DRAFT"))
         return cls(mid, drop, draft)
 
 
@@ -72,16 +74,29 @@ class Forwards(threading.local):
         questions = ("is_decode", "is_target_verify", "is_draft_extend", "is_draft_extend_v2")
         return any(getattr(mode, question, bool)() for question in questions)
 
+    def of_target(self) -> bool:
+        """Whether a forward of the target is on the stack; the draft's are not put there."""
+        return bool(self.modes)
+
 
 class Adapter:
     """What the hooked functions share. `kernels` is called once, when the first weights are there."""
 
-    def __init__(self, modes: Modes, kernels: Callable[[], Kernels], count: Counters, say: Say = write) -> None:
+    def __init__(
+        self,
+        modes: Modes,
+        kernels: Callable[[], Kernels],
+        count: Counters,
+        say: Say = write,
+        capturing: Callable[[], bool] | None = None,
+    ) -> None:
         self.modes = modes
         self.forwards = Forwards()
         self._make = kernels
         self._count = count
         self._say = say
+        self._capturing = capturing or _capturing
+        self._captured: set[int] = set()
         self._twins: Twins | None = None
 
     def matmul(self, original: Callable[..., Any], names: tuple[str, ...], args: Any, kwargs: Any) -> Any:
@@ -93,6 +108,7 @@ class Adapter:
         path = self._path(entry, given)
         if path is not None:
             self._count.add(path)
+            self._note_captured(path, int(given["o"].shape[0]))
             return self._twins.kernels.product(entry.twin, given["o"])
         if not entry.released:
             self._count.add("stock")
@@ -112,15 +128,22 @@ class Adapter:
             return None
         if given.get("fuse_mxfp8_quant") and entry.twin.groups == FUSED_GROUPS:
             return None
+        few = given.get("is_decode") or given.get("is_target_verify") or self.forwards.of_few_rows()
+        if given.get("is_prefill") or (self.forwards.of_target() and not few):
+            return None
         rows = int(o.shape[0])
         if rows in SMALL:
             return "small"
         if rows == 1:
             return "single" if entry.released else None
-        few = given.get("is_decode") or given.get("is_target_verify") or self.forwards.of_few_rows()
-        if self.modes.mid and rows in MID and few and not given.get("is_prefill"):
-            return "mid"
-        return None
+        return "mid" if self.modes.mid and rows in MID and few else None
+
+    def _note_captured(self, path: str, rows: int) -> None:
+        """Counts cannot tell a warm-up from a capture, and what was not captured never runs in a step."""
+        if rows in self._captured or not self.forwards.of_target() or not self._capturing():
+            return
+        self._captured.add(rows)
+        self._say(f"[wo_a_w8] {path} path captured into a graph of the target for M={rows}")
 
     def load(self, model: Any, draft: bool, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """load_weights of a model, its twins built afterwards. Weights of a next-token layer alone are left alone."""
@@ -180,6 +203,12 @@ def _count_layers(model: Any) -> int:
     from .wo_a_twin import layers_of
 
     return sum(1 for _ in layers_of(model))
+
+
+def _capturing() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 
 def _empty_cache() -> None:

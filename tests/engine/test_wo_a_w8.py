@@ -14,10 +14,11 @@ import torch
 import yaml
 from twin_reference import CpuProducts
 
-from trispark_adapters import twin_format, wo_a_w8
+from trispark_adapters import padded_attention_skip, twin_format, wo_a_w8
 from trispark_adapters.twin_device import TwinError
 from trispark_adapters.wo_a_w8 import PATHS, Adapter, Modes, install_draft, install_target
 from trispark_hooks.evidence import Counters
+from trispark_hooks.switches import HookError
 
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS, RANK = 4096, 32
@@ -84,7 +85,8 @@ class Engine:
         self.lines: list[str] = []
         self.kernels = CpuProducts()
         self.count = Counters("wo_a_w8", *PATHS)
-        self.adapter = Adapter(modes, lambda: self.kernels, self.count, self.lines.append)
+        self.capturing = False
+        self.adapter = Adapter(modes, lambda: self.kernels, self.count, self.lines.append, lambda: self.capturing)
         self.module = ModuleType("engine")
         self.model_class = type("Model", (Model,), {"load_weights": Model.load_weights, "forward": Model.forward})
         name = "DeepseekV4ForCausalLMDSpark" if draft else "DeepseekV4ForCausalLM"
@@ -128,7 +130,9 @@ DISPATCH = [
     # rows, groups, modes, keywords, path
     (2, 4, "", few(), "small"),
     (8, 4, "", few(is_target_verify=True), "small"),
-    (8, 4, "", few(is_prefill=True), "small"),
+    (8, 4, "", few(is_prefill=True), "stock"),
+    (8, 4, "drop", few(is_prefill=True), "widened"),
+    (1, 4, "drop", few(is_prefill=True), "widened"),
     (6, 4, "", few(is_target_verify=True, fuse_mxfp8_quant=True, fast_path=True), "small"),
     (6, 2, "", few(is_target_verify=True), "small"),
     (6, 2, "", few(is_target_verify=True, fuse_mxfp8_quant=True), "stock"),
@@ -243,6 +247,63 @@ def test_the_forward_on_the_stack_says_what_a_build_of_three_arguments_does_not(
     assert engine.counted().get("stock", 0) == (1 if path == "mid" else 2)
 
 
+@pytest.mark.parametrize(
+    ("true", "counted"), [((), {"stock": 1}), (("is_target_verify",), {"small": 1}), (("is_decode",), {"small": 1})]
+)
+def test_a_short_prefill_of_a_build_of_three_arguments_is_the_engines_own(
+    true: tuple[str, ...], counted: dict[str, int]
+) -> None:
+    def early(o: Any, wo_a: Any, is_decode: bool) -> Any:
+        return torch.einsum("tgd,grd->tgr", o, wo_a)
+
+    engine = Engine(Modes(mid=True), early).load()
+    batch = SimpleNamespace(forward_mode=Mode(*true))
+    engine.model.forward(
+        None, None, forward_batch=batch, then=lambda: engine.matmul(activations(6, 4), engine.view(), False)
+    )
+    assert engine.counted() == counted
+
+
+SETTINGS = {"DSPARK_BLOCK_SIZE": 5}
+
+
+def shown(identity: str, lines: list[str]) -> bool:
+    pattern = EVIDENCE[identity]["pattern"].replace("<DSPARK_BLOCK_SIZE+1>", str(SETTINGS["DSPARK_BLOCK_SIZE"] + 1))
+    return any(re.search(pattern, line) for line in lines)
+
+
+def test_only_what_a_graph_of_the_target_holds_is_said_to_be_captured(stock: Any) -> None:
+    engine = Engine(Modes(mid=True), stock).load()
+    verify = SimpleNamespace(forward_mode=Mode("is_target_verify"))
+
+    def step(rows: int, inside: bool = True) -> None:
+        def call() -> Any:
+            return engine.matmul(activations(rows, 4), engine.view(), False, is_target_verify=True)
+
+        engine.model.forward(None, None, forward_batch=verify, then=call) if inside else call()
+
+    step(6)  # a warm-up
+    step(12)
+    engine.capturing = True
+    step(6, inside=False)  # the draft
+    assert not any(shown(identity, engine.lines) for identity in ("wo_a.captured", "wo_a_mid.captured"))
+    step(4)
+    assert not shown("wo_a.captured", engine.lines)  # not the rows of one request
+    step(6)
+    assert shown("wo_a.captured", engine.lines)
+    assert not shown("wo_a_mid.captured", engine.lines)
+    step(12)
+    assert shown("wo_a_mid.captured", engine.lines)
+    step(300)  # the engine's own
+    for _ in range(2):  # once for each number of rows, though each layer calls
+        step(6)
+    captured = [line for line in engine.lines if "captured" in line]
+    assert [line.rpartition("=")[2] for line in captured] == ["4", "6", "12"]
+    assert shown("wo_a.present", captured[:1])
+    assert shown("wo_a_mid.present", captured[2:])
+    assert not shown("wo_a_mid.present", captured[:2])
+
+
 def test_the_stack_of_forwards_is_left_also_by_an_error(stock: Any) -> None:
     engine = Engine(Modes(mid=True), stock).load()
 
@@ -331,6 +392,40 @@ def test_a_weight_that_something_else_reads_is_not_released(stock: Any, reader: 
     engine.load()
     assert holds("wo_a_drop.kept", engine.lines)
     assert torch.equal(bits(engine.model.layers[0].wo_a.weight.data), bits(engine.weights[0]))
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_a_released_weight_says_whether_it_was_padding(stock: Any, zero: bool) -> None:
+    engine = Engine(Modes(drop=True), stock)
+    if zero:
+        engine.weights[0].zero_()
+    engine.load()
+    released = engine.model.layers[0].wo_a.weight
+    assert bool(released.isnan().all())
+    assert padded_attention_skip.is_zero(released) is zero
+    engine.weights = [weight_of(4, 5)]
+    engine.load()
+    assert not padded_attention_skip.is_zero(engine.model.layers[0].wo_a.weight)
+
+
+def test_other_memory_where_a_weight_lay_is_the_engines_own(stock: Any) -> None:
+    """A weight that moved leaves its address to whatever comes next."""
+    engine = Engine(Modes(), stock).load()
+    left = engine.view()
+    engine.model.layers[0].wo_a.weight.data = weight_of(4, 8)
+    left.copy_(weight_of(4, 9).view(4, RANK, COLUMNS))
+    x = activations(6, 4)
+    assert torch.equal(bits(engine.matmul(x, left, False)), bits(stock(x, left, False)))
+    assert engine.counted() == {}
+
+
+@pytest.mark.parametrize("name", ["MID", "DROP", "DRAFT"])
+@pytest.mark.parametrize("value", ["true", "on", "2", "false"])
+def test_a_mode_is_never_guessed(name: str, value: str) -> None:
+    with pytest.raises(HookError, match=f"TS-ADAPTER-SWITCH.*DSV41_WO_A_W8_{name}"):
+        Modes.of({f"DSV41_WO_A_W8_{name}": value})
+    assert Modes.of({f"DSV41_WO_A_W8_{name}": "1"}) == Modes(**{name.lower(): True})
+    assert Modes.of({f"DSV41_WO_A_W8_{name}": "0"}) == Modes()
 
 
 def test_weights_can_be_loaded_again_after_their_release(stock: Any) -> None:
