@@ -371,19 +371,17 @@ class Catalog:
         refused, notes = [], []
         for name in names:
             cell = file.adapters[name].builds[build]
-            if cell.status == "not-applicable":
+            if cell.status in ("not-applicable", "native"):
                 refused.append(
                     TrisparkError(
                         "TS-PLAN-BUILD",
                         f"the adapter {name} does not bind to the build of the site's image: {cell.reason}",
                         where=build,
                         expected="one of " + ", ".join(file.binding([name])),
-                        observed="it lacks " + ", ".join(cell.lacks),
+                        observed="it lacks " + ", ".join(cell.lacks) if cell.lacks else "it has the mechanism itself",
                         remedy="./trispark adapters check shows every build",
                     )
                 )
-            elif cell.status == "native":
-                notes.append(f"{name} on {build}: {cell.reason}")
             elif cell.status == "undescribed":
                 notes.append(
                     f"whether {name} binds to {build} is not known ({cell.reason}); the engine's start refuses by name "

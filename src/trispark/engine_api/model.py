@@ -114,11 +114,10 @@ class BuildsFile(Strict):
         return next((name for name, build in self.builds.items() if digest in build.images), None)
 
     def binding(self, adapters: Iterable[str]) -> tuple[str, ...]:
-        """The builds on which all of these adapters bind, or have their mechanism from the engine itself."""
+        """The builds on which all of these adapters bind. A native mechanism does not count: its switch is the engine's
+        own flag, which no setting gives."""
         rows = [self.adapters[name] for name in adapters]
-        return tuple(
-            build for build in self.builds if all(row.builds[build].status in ("binds", "native") for row in rows)
-        )
+        return tuple(build for build in self.builds if all(row.builds[build].status == "binds" for row in rows))
 
 
 class Need(Strict):

@@ -226,15 +226,20 @@ def test_a_plan_says_whether_adapters_bind_to_the_sites_build(
     assert [note[: len(text)] for note, text in zip(notes, noted, strict=True)] == noted
 
 
-def test_what_the_engine_has_itself_is_a_note(catalog: Catalog) -> None:
+@pytest.mark.parametrize(("feature", "refused"), [("block_verify", 1), ("k5_cap_block_verify", 1), ("wo_a", 0)])
+def test_what_the_engine_has_itself_and_nothing_turns_on_is_refused(
+    catalog: Catalog, feature: str, refused: int
+) -> None:
     assert catalog.builds is not None
     release = catalog.builds.builds["sglang==0.5.22"].model_copy(update={"images": ("sha256:" + "2" * 64,)})
     builds = catalog.builds.model_copy(update={"builds": {**catalog.builds.builds, "sglang==0.5.22": release}})
-    errors, notes = replace(catalog, builds=builds).judge_build(["block_verify"], "sglang", IMAGE + "2" * 64)
-    assert errors == []
-    assert notes == [
-        f"block_verify on sglang==0.5.22: {builds.adapters['block_verify'].builds['sglang==0.5.22'].reason}"
-    ]
+    errors, notes = replace(catalog, builds=builds).judge_build([feature], "sglang", IMAGE + "2" * 64)
+    assert [error.id for error in errors] == ["TS-PLAN-BUILD"] * refused
+    assert all("--speculative-use-block-verification" in error.what for error in errors)
+    assert all(error.observed == "it has the mechanism itself" for error in errors)
+    assert all("sglang==0.5.22" not in error.expected for error in errors)
+    assert notes == []
+    assert ("sglang==0.5.22" in catalog.features[feature].builds) == (not refused)
 
 
 @pytest.mark.parametrize(
