@@ -73,6 +73,8 @@ class Adapter:
         if self._kernels is None or not fits(twin, x):
             self._count.add("stock")
             return stock()
+        if not self._count.read()["twin"]:  # built is not used: a build may draft past this function
+            self._say(f"[draft_head_fp8] draft logits from the twin, first for M={rows}")
         self._count.add("twin")
         local = self._kernels.product(twin, x)[:, 0, :]
         return local if model._opt_markov_w2_tp_shard else gather(local, model.lm_head)

@@ -172,6 +172,11 @@ def test_the_line_of_the_evidence(module: ModuleType) -> None:
     pattern = evidence["draft_head.twin"]["pattern"].replace("43136", str(VOCABULARY))
     assert any(re.search(pattern, line) for line in hooked.lines)
     assert any("state=active" in line and "twin_mib=" in line for line in hooked.lines)
+    used = evidence["draft_head.used"]["pattern"]
+    assert not any(re.search(used, line) for line in hooked.lines)  # built is not used
+    for _ in range(2):
+        hooked.draft.logits(hidden(5))
+    assert sum(bool(re.search(used, line)) for line in hooked.lines) == 1
 
 
 def test_the_engines_own_eight_bit_head_comes_first(
