@@ -42,6 +42,8 @@ def install(module: ModuleType) -> None:
             if not kwargs.get("folded_accept"):
                 count.add("eager")
                 return result
+            if not count.read()["fenced"]:  # an engine whose steps all stay eager has nothing to fence
+                write("[folded_fence] first results of the folded path fenced")
             count.add("fenced")
             return clone(result)
 

@@ -53,11 +53,15 @@ def test_results_alias_the_buffers_until_the_fence(verify: ModuleType, capfd: py
     assert changed_by_the_next_replay(executor) == set(folded_fence.FIELDS)
     for _ in range(2):
         folded_fence.install(verify)
-    assert changed_by_the_next_replay(executor) == set()
-    assert isinstance(folded(executor), verify.AcceptOuts)
     said = capfd.readouterr().out
     assert shows(said, "fence.armed")
     assert "adapter=folded_fence" in said
+    assert not shows(said, "fence.used")  # armed is not used
+    assert changed_by_the_next_replay(executor) == set()
+    assert isinstance(folded(executor), verify.AcceptOuts)
+    said = capfd.readouterr().out
+    assert said.count("[folded_fence] first results") == 1
+    assert shows(said, "fence.used")
 
 
 def test_a_fence_that_forgets_a_field_is_seen(verify: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,12 +70,17 @@ def test_a_fence_that_forgets_a_field_is_seen(verify: ModuleType, monkeypatch: p
     assert changed_by_the_next_replay(executor_of(verify)) == set(folded_fence.FIELDS)
 
 
-def test_eager_results_are_left_as_they_are(verify: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eager_results_are_left_as_they_are(
+    verify: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     result = object()
     monkeypatch.setattr(verify.TargetVerifyExecutor, "accept_and_finalize", lambda self, *, folded_accept: result)
     folded_fence.install(verify)
     executor = verify.TargetVerifyExecutor.__new__(verify.TargetVerifyExecutor)
     assert executor.accept_and_finalize(folded_accept=False) is result
+    said = capfd.readouterr().out
+    assert shows(said, "fence.armed")
+    assert not shows(said, "fence.used")
 
 
 def test_other_fields_are_refused(verify: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
