@@ -58,10 +58,10 @@ def _context(module: ModuleType, launch: Launch, original: Callable[..., Any]) -
         kept = Kept(module.flashinfer_autotune_cache_path(model_runner), launch)
         kept.prepare()
         with original(model_runner, *args, **kwargs) as value:
-            before = kept.content()  # after the gate: what all ranks agreed to reuse
+            before, tunings = kept.content(), kept.tunings  # after the gate: what all ranks agreed to reuse
             yield value
         how = "reused" if before and before == kept.content() else "tuned and saved"
-        if kept.save():
+        if kept.save(tunings + 1):
             evidence.write(f"[autotune_keep] {how} {kept.name}")
 
     return context

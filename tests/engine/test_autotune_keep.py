@@ -149,6 +149,23 @@ def test_one_lost_file_makes_all_ranks_tune(
     assert all("tuned and saved" in line for line in lines(capfd))
 
 
+def test_a_boot_that_ended_while_ranks_saved_makes_all_ranks_tune(
+    engine: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    autotune_keep.install(engine)
+    boot(engine, monkeypatch, ["moe"])
+    cut = engine.flashinfer_autotune_cache_path(SimpleNamespace(rank=2))
+    before = {path: path.read_text() for path in (cut, cut.with_suffix(".launch"))}
+    first = boot(engine, monkeypatch, ["moe", "new"])
+    for path, text in before.items():  # rank 2 ended before it saved
+        path.write_text(text)
+    capfd.readouterr()
+    second = boot(engine, monkeypatch, ["moe", "new"])
+    assert all(new[op] != old[op] for new, old in zip(second, first, strict=True) for op in ("moe", "new"))
+    assert boot(engine, monkeypatch, ["moe", "new"]) == second
+    assert [line.split()[1] for line in lines(capfd)] == ["tuned"] * 3 + ["reused"] * 3
+
+
 def test_another_launch_has_another_folder_and_keeps_the_first(
     engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

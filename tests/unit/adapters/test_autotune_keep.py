@@ -119,6 +119,16 @@ def test_ranks_with_other_tactics_agree(tmp_path: Path) -> None:
     assert digests != {""}
 
 
+def test_a_rank_that_ended_before_it_saved_makes_the_ranks_differ(tmp_path: Path) -> None:
+    ranks = [cache(tmp_path, rank=rank, tactics=rank) for rank in range(3)]
+    assert all(kept.save(4) for kept in ranks)
+    assert len({kept.digest(TUNER) for kept in ranks}) == 1
+    assert all(kept.save(kept.tunings + 1) for kept in ranks[:2])
+    first, second, third = (kept.digest(TUNER) for kept in ranks)
+    assert first == second != third
+    assert third
+
+
 def test_ranks_of_another_launch_or_tuner_do_not(tmp_path: Path) -> None:
     kept = cache(tmp_path)
     kept.save()
@@ -130,7 +140,18 @@ def test_ranks_of_another_launch_or_tuner_do_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("sidecar", "usable"),
-    [(BASE.own + "\n", True), ("", False), ("0" * 64, False), (BASE.common, False), (None, False), ("\xff", False)],
+    [
+        (BASE.own + " 1\n", True),
+        (BASE.own + " 17\n", True),
+        (BASE.own + "\n", False),
+        (BASE.own + " 0\n", False),
+        (BASE.own + " x\n", False),
+        ("", False),
+        ("0" * 64 + " 1", False),
+        (BASE.common + " 1", False),
+        (None, False),
+        ("\xff", False),
+    ],
 )
 def test_a_cache_of_another_launch_is_deleted_and_nothing_else(
     tmp_path: Path, sidecar: str | None, usable: bool
