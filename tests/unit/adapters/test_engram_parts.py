@@ -213,8 +213,9 @@ def test_a_pending_lookup_is_taken_once() -> None:
     book.put(14, old)
     assert (book.take(1), book.take(1), book.take(2)) == (new, None, None)
     assert len(book) == 1
-    book.clear()
+    assert book.take_all() == {14: old}
     assert book.take(14) is None
+    assert book.take_all() == {}
 
 
 class Failing:
