@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from trispark_adapters.pad_plan import Plan, remembered
 from trispark_adapters.tp3_pad import PLAN
+from trispark_adapters.wo_a_twin import RELEASED
 from trispark_hooks import binding, evidence
 from trispark_hooks.registry import HookError
 
@@ -65,7 +66,7 @@ class Skip:
         if attention.attn_tp_size != plan.world:
             setattr(attention, STATE, "kept")
             return self._refuse(f"attention is split over {attention.attn_tp_size} ranks, the model over {plan.world}")
-        held = [name for name in WEIGHTS if not is_zero(getattr(attention, name).weight)]
+        held = [name for name in WEIGHTS if not holds_zeros(getattr(attention, name))]
         if held:
             setattr(attention, STATE, "kept")
             COUNTERS.add("kept")
@@ -84,6 +85,14 @@ class Skip:
         if state not in self._said:  # once for all layers: the counters have the rest
             self._said.add(state)
             evidence.report(NAME, state, why)
+
+
+def holds_zeros(linear: Any) -> bool:
+    """Whether a linear layer's weight is zero; of one whose wide copy `wo_a_w8` released, the twin's codes say it."""
+    import torch
+
+    twin = getattr(linear, RELEASED, None)
+    return is_zero(linear.weight if twin is None else twin.codes.view(torch.float8_e4m3fn))
 
 
 def is_zero(weight: Any) -> bool:
@@ -215,7 +224,8 @@ def _kernel(skip: Skip, original: Callable[..., Any]) -> Callable[..., Any]:
 
     def attend(self: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
         fused = kwargs.get("cos_sin_cache") is not None  # then the query comes raw and more is returned
-        if not (getattr(layer, STATE, False) and skip.active) or fused or len(args) > 1:
+        idle = forward_batch.forward_mode.is_idle()  # then the engine stores nothing
+        if not (getattr(layer, STATE, False) and skip.active) or idle or fused or len(args) > 1:
             return original(self, q, k, v, layer, forward_batch, *args, **kwargs)
         if kwargs.get("save_kv_cache", True):
             self.store_cache(layer.layer_id, k, forward_batch)

@@ -13,6 +13,8 @@ from .twin import Kernels, Twin, transient_bytes, twin_of_codes, twin_of_weight
 
 GROUP_ROWS: Final = 1024
 """o_lora_rank, where the attention does not say it."""
+RELEASED: Final = "trispark_released"
+"""Attribute of a holder whose wide copy is gone: the `Twin` that has its values."""
 OWN_READERS: Final = ("use_fused_wo_a", "mega_wo_a")
 """Attributes of an attention that, when true, reads the weight past the dispatch: its wide copy is kept."""
 
@@ -114,6 +116,7 @@ class Twins:
             entry = self.entries.pop(int(layer.weight.data_ptr()), None)
             if entry is not None and entry.tag is not None:
                 layer.weight.data = self.kernels.widen(entry.twin)
+                delattr(layer.holder, RELEASED)
 
     def _built(self, layer: Layer) -> Entry | None:
         import torch
@@ -137,4 +140,5 @@ def _release(entry: Entry) -> None:
     weight = entry.layer.weight
     entry.tag = torch.full((1,), float("nan"), dtype=weight.dtype, device=weight.device)
     weight.data = entry.tag.expand(weight.shape)
+    setattr(entry.layer.holder, RELEASED, entry.twin)
     entry.released = True
