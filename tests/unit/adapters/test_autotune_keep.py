@@ -20,6 +20,7 @@ from trispark_adapters.autotune_launch import (
     Launch,
     arguments,
     launch_of,
+    sources,
     versions,
 )
 from trispark_hooks.registry import HookError
@@ -102,6 +103,22 @@ def test_versions_say_what_is_absent() -> None:
         raise metadata.PackageNotFoundError(name)
 
     assert versions(version_of) == {name: "2.13" if name == "torch" else "absent" for name in PACKAGES}
+
+
+def test_sources_are_known_by_content_and_place(tmp_path: Path) -> None:
+    def made(**files: str) -> str:
+        place = tmp_path / str(len(list(tmp_path.iterdir())))
+        for name, text in files.items():
+            path = place / name.replace("__", "/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.with_suffix(".py").write_text(text)
+        (place / "cache.pyc").write_text(str(place))
+        return sources(place)
+
+    known = made(a="x", b__c="y")
+    assert made(b__c="y", a="x") == known
+    others = [made(a="x", b__c="z"), made(a="x", b__d="y"), made(a="x"), made(a="xy", b__c=""), made(a="x", c="y")]
+    assert len({known, *others}) == len(others) + 1
 
 
 def cache(directory: Path, launch: Launch = BASE, rank: int = 0, tactics: int = 0) -> Kept:
