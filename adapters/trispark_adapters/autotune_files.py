@@ -23,8 +23,15 @@ class Kept:
 
     @property
     def sidecar(self) -> Path:
-        """sha256 of the launch, one line."""
+        """One line: sha256 of the launch, and how many tunings of it were saved here."""
         return self.path.with_suffix(".launch")
+
+    @property
+    def tunings(self) -> int:
+        """How many tunings of this launch the cache holds, 0 where it is of another one or not there."""
+        own, _, count = _text(self.sidecar).partition(" ")
+        known = self.launch.matches(own) and count.isascii() and count.isdigit() and self.path.is_file()
+        return int(count) if known else 0
 
     @property
     def name(self) -> str:
@@ -37,7 +44,7 @@ class Kept:
         if not self.path.is_file():
             self.sidecar.unlink(missing_ok=True)
             return False
-        if self.launch.matches(_text(self.sidecar)) and _document(self.path) is not None:
+        if self.tunings and _document(self.path) is not None:
             return True
         self.path.unlink(missing_ok=True)
         self.sidecar.unlink(missing_ok=True)
@@ -45,28 +52,29 @@ class Kept:
 
     def digest(self, env: Mapping[str, Any]) -> str:
         """What must be equal on all ranks before any of them loads: that there is something loadable, for which
-        launch and under which `env` of the tuner. "" where there is nothing; the tactics themselves do not count,
-        since each rank times its own experts.
+        launch, under which `env` of the tuner, and after how many tunings. "" where there is nothing; the tactics
+        themselves do not count, since each rank times its own experts. The number does: a rank that ended before it
+        saved lacks what the others have, would time it alone, and wait for them in a collective.
         """
-        document = _document(self.path)
-        if document is None or not self.launch.matches(_text(self.sidecar)):
+        document, tunings = _document(self.path), self.tunings
+        if document is None or not tunings:
             return ""
         if document.get("_metadata") != dict(env):
             return ""  # the tuner would ignore the file
-        content = {"launch": self.launch.common, "env": dict(env)}
+        content = {"launch": self.launch.common, "env": dict(env), "tunings": tunings}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def content(self) -> str:
         """Hash of the file; "" without one."""
         return hashlib.sha256(self.path.read_bytes()).hexdigest() if self.path.is_file() else ""
 
-    def save(self) -> bool:
+    def save(self, tunings: int = 1) -> bool:
         """After tuning: write the sidecar. False where there is no file, or no launch to name."""
         if not self.launch.known or not self.path.is_file():
             self.sidecar.unlink(missing_ok=True)
             return False
         partial = self.sidecar.with_name(self.sidecar.name + ".partial")
-        partial.write_text(self.launch.own + "\n", encoding="ascii")
+        partial.write_text(f"{self.launch.own} {tunings}\n", encoding="ascii")
         partial.replace(self.sidecar)
         return True
 

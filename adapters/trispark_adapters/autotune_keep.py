@@ -2,7 +2,7 @@
 
 The engine lets ranks reuse their files only when all are equal, which under expert parallelism they never are: each
 rank times its own experts. Here they must be loadable for the same launch instead; the gate itself, a collective of all
-ranks, stays the engine's. A file of another launch is deleted, an unknown launch matches nothing.
+ranks, stays the engine's. A file of another launch is deleted; where the launch is not known, nothing is replaced.
 
 Facts: field 3.8, fork 3.4, engine facts 2.8.
 """
@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from trispark_adapters.autotune_files import Kept, folder_of
-from trispark_adapters.autotune_launch import Launch, launch_of, versions
+from trispark_adapters.autotune_launch import Launch, launch_of, sources, versions
 from trispark_hooks import binding, evidence
 
 NAME: Final = "autotune_keep"
@@ -28,12 +28,20 @@ def install(module: ModuleType) -> None:
     binding.require_parameters(binding.symbol(module, "flashinfer_autotune_context"), "model_runner")
     binding.require_parameters(binding.symbol(module, "flashinfer_autotune_cache_path"), "model_runner")
     binding.symbol(module, "_drop_diverged_autotune_cache")  # the gate that asks for the digest
-    launch = launch_of(sys.argv, os.environ, versions())
+    launch = launch_of(sys.argv, os.environ, {**versions(), "sglang sources": sources(_package(module))})
+    if not launch.known:
+        evidence.report(NAME, "disabled", "there is nothing to recognise the launch by")
+        return
     binding.replace(module, "flashinfer_autotune_cache_path", NAME, lambda original: _path(launch, original))
     binding.replace(module, "_autotune_cache_digest", NAME, lambda _: _digest(launch))
     binding.replace(module, "flashinfer_autotune_context", NAME, lambda original: _context(module, launch, original))
-    evidence.write("[autotune_keep] armed" + ("" if launch.known else ", without effect: the launch is not known"))
-    evidence.report(NAME, "armed" if launch.known else "disabled", "" if launch.known else "no launch to recognise")
+    evidence.write("[autotune_keep] armed")
+    evidence.report(NAME, "armed")
+
+
+def _package(module: ModuleType) -> Path:
+    """The engine's package, of which `module` is sglang.srt.model_executor.runner.flashinfer_autotune."""
+    return Path(module.__file__ or "").parents[3]
 
 
 def _path(launch: Launch, original: Callable[..., Path]) -> Callable[..., Path]:
@@ -58,10 +66,10 @@ def _context(module: ModuleType, launch: Launch, original: Callable[..., Any]) -
         kept = Kept(module.flashinfer_autotune_cache_path(model_runner), launch)
         kept.prepare()
         with original(model_runner, *args, **kwargs) as value:
-            before = kept.content()  # after the gate: what all ranks agreed to reuse
+            before, tunings = kept.content(), kept.tunings  # after the gate: what all ranks agreed to reuse
             yield value
         how = "reused" if before and before == kept.content() else "tuned and saved"
-        if kept.save():
+        if kept.save(tunings + 1):
             evidence.write(f"[autotune_keep] {how} {kept.name}")
 
     return context

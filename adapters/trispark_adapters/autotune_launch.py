@@ -1,8 +1,8 @@
 """For which launch kernel tactics were tuned: one hash over arguments, variables and versions. No engine needed.
 
 Not in it: what is volatile (it changes no tuned shape), and what names the rank or the boot. Variables that differ by
-node count for the node itself, not for what all ranks must agree on. Facts: field 3.8; the image and the versions of
-the kernels, which the fingerprint of the field lacks, are part of this one.
+node count for the node itself, not for what all ranks must agree on. Facts: field 3.8; the engine's sources and the
+versions of the kernels, by which an image is known, are part of this one, which the fingerprint of the field lacks.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Final
 
 PREFIXES: Final = ("SGLANG_", "DSV41_", "SPARK_", "B12X_", "NCCL_")
@@ -102,6 +103,16 @@ def versions(version_of: Callable[[str], str] = metadata.version) -> dict[str, s
         except metadata.PackageNotFoundError:
             found[package] = "absent"
     return found
+
+
+def sources(package: Path) -> str:
+    """sha256 over the paths and contents of the Python files of `package`: images of one version may hold others, as
+    those before the releases did, which called themselves 0.0.0."""
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(package)}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
 
 
 def launch_of(argv: Sequence[str], environ: Mapping[str, str], packages: Mapping[str, str]) -> Launch:

@@ -20,6 +20,10 @@ class Lane(Protocol):
         """What follows on the current stream sees the rows. Raises StoreError where the lookup failed, except in a
         capture, where `engram_watch` looks after it."""
 
+    def leave(self, ticket: Any) -> None:
+        """Nobody wants the rows; what follows on the current stream still comes after the lookup, whose memory it may
+        use, and a graph has no open branch."""
+
 
 class StreamLane:
     """A CUDA stream. In a capture fork and join are edges of the graph, the lookup is a host node."""
@@ -33,10 +37,14 @@ class StreamLane:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         if not captured:
             ids.record_stream(self._stream)  # nobody may come for it, and then the memory is given to others
-        with torch.cuda.stream(self._stream):
-            staging.start(staged, ids)
-            done = torch.cuda.Event()
-            done.record(self._stream)
+        try:
+            with torch.cuda.stream(self._stream):
+                staging.start(staged, ids)
+                done = torch.cuda.Event()
+                done.record(self._stream)
+        except BaseException:
+            torch.cuda.current_stream(self._device).wait_stream(self._stream)  # a graph with an open branch is invalid
+            raise
         return staged, done, captured
 
     def join(self, ticket: Any) -> None:
@@ -49,6 +57,10 @@ class StreamLane:
             if failure is not None:
                 staged.job.forget()
                 raise failure
+
+    def leave(self, ticket: Any) -> None:
+        _, done, _ = ticket
+        torch.cuda.current_stream(self._device).wait_event(done)
 
 
 @dataclass
@@ -77,6 +89,10 @@ class ThreadLane:
         read.done.wait()
         if read.error is not None:
             raise read.error
+
+    def leave(self, ticket: Any) -> None:
+        read: _Read = ticket
+        read.done.wait()
 
     @staticmethod
     def _run(read: _Read, before: threading.Thread | None) -> None:

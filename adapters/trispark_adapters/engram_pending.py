@@ -40,9 +40,10 @@ class Book:
         """The one of `layer`, which is then gone."""
         return self._pending.pop(layer, None)
 
-    def clear(self) -> None:
-        """Forget all."""
-        self._pending.clear()
+    def take_all(self) -> dict[int, Pending]:
+        """All of them by layer, which are then gone."""
+        taken, self._pending = self._pending, {}
+        return taken
 
     def __len__(self) -> int:
         return len(self._pending)

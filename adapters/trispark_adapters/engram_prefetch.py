@@ -68,7 +68,7 @@ class Prefetch:
 
     def ids_known(self, ids: Any) -> None:
         """Start the lookups of int64 `ids` [tokens, layers, columns]; other ids start none."""
-        self._book.clear()
+        self._leave_all()
         if not self.enabled or ids.dim() != 3 or ids.shape[0] == 0 or not self._layers:
             return
         try:
@@ -154,8 +154,16 @@ class Prefetch:
     def _compare(self, layer: Layer, ahead: Any, now: Any) -> None:
         layer.checks[ahead.device].add(ahead, now)
 
+    def _leave_all(self) -> None:
+        """Nobody came for these; graphs that use their memory must not overtake them."""
+        from trispark_adapters.engram_staging import capturing
+
+        for number, pending in self._book.take_all().items():
+            if pending.key.captured == capturing(pending.ids.device):  # else its graph is over, or was begun after it
+                self._layers[number].lanes[pending.ids.device].leave(pending.ticket)
+
     def _disable(self, error: BaseException) -> None:
-        self._book.clear()
+        self._leave_all()
         if self.enabled:
             self.enabled = False
             self._say(f"{LOG} disabled after error: {type(error).__name__}: {error}")

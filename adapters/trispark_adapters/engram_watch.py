@@ -46,10 +46,15 @@ class Watch:
     def look(self) -> bool:
         """Whether a job failed; then the process has been told to end."""
         for job in tuple(self._jobs.values()):
-            failure = job.failure
+            try:
+                failure = job.failure
+            except Exception as error:  # an error that cannot be read is one all the same
+                failure = error
             if failure is not None:
-                self._say(f"Engram retrieval failed: {failure}")
-                self._end(EXIT_FAILED)
+                try:
+                    self._say(f"Engram retrieval failed: {failure}")
+                finally:  # a log that takes nothing more must not keep an engine alive that serves NaN
+                    self._end(EXIT_FAILED)
                 return True
         return False
 

@@ -99,6 +99,7 @@ _ATTENTION: Final = re.compile(
     r"(?:^|\.)(?:attn|self_attn)\.(?:(?P<part>wq_b|wo_a|wo_b)\.(?P<kind>weight|scale|weight_scale_inv)|(?P<sink>attn_sink))$"
 )
 _GATE: Final = re.compile(r"^mtp\.\d+\.(?:ffn|mlp)\.gate\.(?P<kind>weight|bias|bias_vl)$")
+_ROUTER: Final = re.compile(r"^mtp\.\d+\.(?:ffn|mlp)\.gate\.(?P<kind>weight|bias|tid2eid)$")
 _EXPERT: Final = re.compile(r"^(?P<head>mtp\.\d+\.(?:ffn|mlp)\.experts\.)(?P<number>\d+)(?P<tail>\..+)$")
 
 
@@ -122,6 +123,18 @@ def gate_target(plan: Plan, name: str) -> Target | None:
     if found is None or plan.experts[0] == plan.experts[1]:
         return None
     return Target(f"gate.{found['kind']}", 0, *plan.experts, "zero" if found["kind"] == "weight" else "never")
+
+
+def router_of(name: str) -> tuple[str, str] | None:
+    """(stage, "weight" or "choice") of a tensor of a draft's router. What keeps padded experts from being chosen is its
+    selection bias, or a table that names the experts of each token."""
+    found = _ROUTER.search(name)
+    return None if found is None else (stage_of(name), "weight" if found["kind"] == "weight" else "choice")
+
+
+def stage_of(name: str) -> str:
+    """ "mtp.N" of a tensor of the draft."""
+    return ".".join(name.split(".")[:2])
 
 
 def copies_of(plan: Plan, name: str) -> list[str]:

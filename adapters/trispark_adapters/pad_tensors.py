@@ -11,7 +11,16 @@ from typing import Any, Final
 
 import torch
 
-from trispark_adapters.pad_plan import NEVER, Plan, Target, attention_target, copies_of, gate_target
+from trispark_adapters.pad_plan import (
+    NEVER,
+    Plan,
+    Target,
+    attention_target,
+    copies_of,
+    gate_target,
+    router_of,
+    stage_of,
+)
 from trispark_hooks.registry import HookError
 
 ONE_E8M0: Final = 127
@@ -62,26 +71,31 @@ def target_weights(weights: Iterable[Named], plan: Plan) -> Iterator[Named]:
 
 
 def draft_weights(weights: Iterable[Named], plan: Plan) -> Iterator[Named]:
-    """Weights of the draft: attention, the router, and experts that are never chosen."""
+    """Weights of the draft: attention, the router, and experts that are never chosen. HookError when a stage's router
+    could choose one, or its experts were not seen."""
     seen: Counter[str] = Counter()
-    gates = copies = 0
+    routers: dict[str, set[str]] = {"weight": set(), "choice": set(), "experts": set()}
     for name, tensor in weights:
         target = attention_target(plan, name) if name.startswith("mtp.") else None
         if target is not None:
             seen[target.kind] += 1
             tensor = pad(tensor, target, name)
         elif (gate := gate_target(plan, name)) is not None:
-            gates += gate.kind == "gate.bias"
             tensor = pad(tensor, gate, name)
+        if (router := router_of(name)) is not None:
+            routers[router[1]].add(router[0])
         yield name, tensor
         for copy in copies_of(plan, name):
             made = torch.empty_like(tensor)
             fill(made, "one" if name.endswith(("scale", "weight_scale_inv")) else "zero")
-            copies += 1
+            routers["experts"].add(stage_of(name))
             yield copy, made
     _check(seen, plan)
-    if plan.experts[0] != plan.experts[1] and not (gates and copies):
-        raise _missing("selection biases and experts of the draft", f"{gates} biases, {copies} tensors of experts")
+    if plan.experts[0] != plan.experts[1]:
+        weight, choice, experts = routers.values()
+        if not weight or not weight == choice == experts:
+            found = f"routers of {sorted(weight)}, biases of {sorted(choice)}, experts of {sorted(experts)}"
+            raise _missing("a router, its selection bias and its experts of each draft stage", found)
 
 
 def _check(seen: Counter[str], plan: Plan) -> None:

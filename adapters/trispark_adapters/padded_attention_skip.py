@@ -219,7 +219,8 @@ def _kernel(skip: Skip, original: Callable[..., Any]) -> Callable[..., Any]:
 
     def attend(self: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
         fused = kwargs.get("cos_sin_cache") is not None  # then the query comes raw and more is returned
-        if not (getattr(layer, STATE, False) and skip.active) or fused or len(args) > 1:
+        idle = forward_batch.forward_mode.is_idle()  # then the engine stores nothing
+        if not (getattr(layer, STATE, False) and skip.active) or idle or fused or len(args) > 1:
             return original(self, q, k, v, layer, forward_batch, *args, **kwargs)
         if kwargs.get("save_kv_cache", True):
             self.store_cache(layer.layer_id, k, forward_batch)

@@ -358,17 +358,30 @@ class Catalog:
         return entry
 
     def judge_build(self, features: Iterable[str], engine: str, image: str) -> tuple[list[TrisparkError], list[str]]:
-        """(a refusal for each adapter that does not bind to the image's build, a note for what else is to be known) of
-        features that go together, on an engine."""
+        """(a refusal of an image that is not available and of each adapter that does not bind to its build, a note for
+        what else is to be known) of features that go together, on an engine."""
         file = self.builds
         names = list(dict.fromkeys(each for name in features for each in self.features[name].engine_adapters))
-        if file is None or engine != file.engine or not names:
+        if file is None or engine != file.engine:
             return [], []
         build = file.build_of(image)
         if build is None:
+            if not names:
+                return [], []
             known = ", ".join(file.binding(names)) or "no build"
             return [], [f"of which build the image is, is not known here; {', '.join(names)} bind to {known}"]
         refused, notes = [], []
+        if (found := file.unavailable(build)) is not None:
+            refused.append(
+                TrisparkError(
+                    "TS-PLAN-IMAGE",
+                    f"the image {found[0]} is not available",
+                    where=build,
+                    expected="available: true",
+                    observed="it lacks " + ", ".join(found[1].lacks),
+                    remedy="docs/release-image.md says what each takes; use another image until then",
+                )
+            )
         for name in names:
             cell = file.adapters[name].builds[build]
             if cell.status in ("not-applicable", "native"):

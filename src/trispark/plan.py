@@ -308,10 +308,8 @@ class _Maker:
                 self._refuse(error)
 
     def _judge_build(self) -> None:
-        """Whether the adapters of the feature, and of what both arms hold for it, bind to the image's build."""
-        if self.choice is None:
-            return
-        names = (self.choice.feature, *self.base)
+        """Whether the image may be used, and the adapters of the feature and of what both arms hold for it bind."""
+        names = () if self.choice is None else (self.choice.feature, *self.base)
         refused, notes = self.ground.catalog.judge_build(names, self.ground.site.engine, self.ground.image)
         for error in refused:
             self._refuse(error)

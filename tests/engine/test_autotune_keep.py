@@ -149,6 +149,49 @@ def test_one_lost_file_makes_all_ranks_tune(
     assert all("tuned and saved" in line for line in lines(capfd))
 
 
+def test_a_boot_that_ended_while_ranks_saved_makes_all_ranks_tune(
+    engine: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    autotune_keep.install(engine)
+    boot(engine, monkeypatch, ["moe"])
+    cut = engine.flashinfer_autotune_cache_path(SimpleNamespace(rank=2))
+    before = {path: path.read_text() for path in (cut, cut.with_suffix(".launch"))}
+    first = boot(engine, monkeypatch, ["moe", "new"])
+    for path, text in before.items():  # rank 2 ended before it saved
+        path.write_text(text)
+    capfd.readouterr()
+    second = boot(engine, monkeypatch, ["moe", "new"])
+    assert all(new[op] != old[op] for new, old in zip(second, first, strict=True) for op in ("moe", "new"))
+    assert boot(engine, monkeypatch, ["moe", "new"]) == second
+    assert [line.split()[1] for line in lines(capfd)] == ["tuned"] * 3 + ["reused"] * 3
+
+
+def test_an_image_with_other_sources_has_another_folder(
+    engine: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folders = []
+    for sources in ("one", "other"):
+        monkeypatch.setattr(autotune_keep, "sources", lambda package, sources=sources: f"{package.name} {sources}")
+        module = ModuleType("autotune")
+        module.__dict__.update(engine.__dict__)
+        autotune_keep.install(module)
+        folders.append(module.flashinfer_autotune_cache_path(SimpleNamespace(rank=0)).parent)
+    assert len(set(folders)) == 2
+    assert autotune_keep._package(engine).name == "sglang"
+
+
+def test_an_unknown_launch_leaves_the_engine_as_it_is(
+    engine: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["launch_server"])
+    before = dict(engine.__dict__)
+    autotune_keep.install(engine)
+    assert engine.__dict__ == before
+    said = capfd.readouterr().out
+    assert "adapter=autotune_keep rank=- state=disabled" in said
+    assert "armed" not in said
+
+
 def test_another_launch_has_another_folder_and_keeps_the_first(
     engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

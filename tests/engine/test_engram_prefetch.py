@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -187,6 +188,84 @@ def test_a_failing_read_turns_the_prefetch_off_and_rows_stay_right(
     said = [line for line in capfd.readouterr().out.splitlines() if "disabled after error" in line]
     assert len(said) == 1
     assert said[0].startswith("DSV41 Engram prefetch disabled after error: StoreError: TS-STORE-READ")
+
+
+def test_a_lookup_that_nobody_comes_for_is_over_before_what_follows(
+    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second layer's fork fails when the first layer's lookup is under way."""
+    prefetch = prefetched(engine, monkeypatch)
+    model = Model(engine, 0)
+    ids = batch(np.random.default_rng(6), 6)
+    model.step(ids)
+    from engram_store import Job
+
+    first, second = (prefetch._layers[layer] for layer in LAYERS)
+    over: list[bool] = []
+    go, real = threading.Event(), Job.run
+
+    def slow(job: Any) -> None:
+        if job in {staged.job for staged in first.staging._jobs.values()}:
+            assert go.wait(30)
+            over.append(True)
+        real(job)
+
+    def fail(*args: Any) -> Any:
+        threading.Timer(0.05, go.set).start()
+        raise RuntimeError("no pinned memory")
+
+    monkeypatch.setattr(Job, "run", slow)
+    monkeypatch.setattr(second.staging, "get", fail)
+    engine.EngramHasher.forward(model.hasher, ids, None)
+    assert over == [True]
+    assert not prefetch.enabled
+    assert len(prefetch._book) == 0
+
+
+class Streams:
+    """What a lane says to CUDA, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.said: list[tuple[str, ...]] = []
+        main, side = self._stream("main"), self._stream("side")
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: main)
+        monkeypatch.setattr(torch.cuda, "Stream", lambda device: side)
+        monkeypatch.setattr(torch.cuda, "Event", lambda: SimpleNamespace(record=lambda on: self.say("record", on.name)))
+        monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+
+    def say(self, *words: str) -> None:
+        self.said.append(words)
+
+    def _stream(self, name: str) -> Any:
+        return SimpleNamespace(
+            name=name,
+            wait_stream=lambda other: self.say(name, "waits for", other.name),
+            wait_event=lambda event: self.say(name, "waits for the event"),
+        )
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_branch_of_a_graph_is_closed_in_any_case(monkeypatch: pytest.MonkeyPatch, failing: bool) -> None:
+    from trispark_adapters import engram_lane, engram_staging
+
+    streams = Streams(monkeypatch)
+    monkeypatch.setattr(engram_staging, "capturing", lambda device: True)
+
+    def start(staged: Any, ids: Any) -> None:
+        streams.say("start")
+        if failing:
+            raise RuntimeError("cuLaunchHostFunc gives CUresult 1")
+
+    monkeypatch.setattr(engram_staging, "start", start)
+    lane = engram_lane.StreamLane("cuda")
+    begun = [("side", "waits for", "main"), ("start",)]
+    if failing:
+        with pytest.raises(RuntimeError, match="CUresult"):
+            lane.fork(SimpleNamespace(), torch.zeros(1))
+        assert streams.said == [*begun, ("main", "waits for", "side")]
+        return
+    lane.leave(lane.fork(SimpleNamespace(), torch.zeros(1)))
+    assert streams.said == [*begun, ("record", "side"), ("main", "waits for the event")]
 
 
 def test_check_mode_counts_what_differs(

@@ -234,6 +234,54 @@ def test_a_shard_that_is_not_zero_is_refused_and_computed(
     assert f"not zero on a rank of padding: {name} of layer 0" in said
 
 
+def test_an_idle_batch_is_the_engines_own(events: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stores no keys then, and has no metadata to store them by."""
+    from sglang.srt.layers.attention.deepseek_v4_backend import DeepseekV4AttnBackend
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+    skip = skipping.Skip()
+    hook(skip)
+    layer = layer_of(2, monkeypatch)
+    run(layer)
+    assert layer.attn_mqa.trispark_skip is True
+    backend = object.__new__(DeepseekV4AttnBackend)
+    for mode, happened in ((ForwardMode.IDLE, ["kernel"]), (ForwardMode.DECODE, ["backend store"])):
+        events.clear()
+        q = torch.zeros(0, 32, WIDTH, dtype=torch.bfloat16)
+        batch = SimpleNamespace(forward_mode=mode)
+        save = mode is ForwardMode.DECODE
+        backend._forward_attention(q, q, q, layer.attn_mqa, batch, compress_ratio=0, save_kv_cache=save)
+        assert events == happened
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_released_projection_is_proven_by_its_twin(
+    events: list[Any], monkeypatch: pytest.MonkeyPatch, planted: bool
+) -> None:
+    """With the release of wide copies the weight itself is NaN, on every rank."""
+    from twin_reference import CpuProducts
+
+    from trispark_adapters.wo_a_twin import Twins
+
+    skip = skipping.Skip()
+    hook(skip)
+    layer = layer_of(2, monkeypatch)
+    weight = torch.zeros(32, 4096, dtype=torch.bfloat16)
+    weight[31, 4095] = 0.5 * planted
+    layer.wo_a.weight.data = weight
+    layer.o_lora_rank = 32
+    twins = Twins(CpuProducts())
+    taken = twins.take(layer, drop=True)
+    assert taken.released == 1
+    assert bool(layer.wo_a.weight.isnan().all())
+    skip.prepare(layer, layer.attn_mqa)
+    assert getattr(layer, skipping.STATE) == ("kept" if planted else "taken")
+    assert skip.is_zero_output(layer.wo_a.weight) is not planted
+    twins.give_back(layer)
+    assert torch.equal(layer.wo_a.weight, weight)
+    assert skipping.is_zero(layer.wo_a.weight) is not planted
+
+
 def test_nothing_is_left_out_while_kernels_are_timed(events: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     skip = skipping.Skip()
     hook(skip)

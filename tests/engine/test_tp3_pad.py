@@ -282,9 +282,20 @@ def test_a_padded_draft_expert_is_zero_and_never_chosen() -> None:
         )
         assert int(chosen.max()) < 4
         assert bool(torch.isfinite(weights).all())
-    without = [(name, tensor) for name, tensor in draft_stream() if ".experts." not in name]
+
+
+@pytest.mark.parametrize("missing", [".experts.", ".gate.", "mtp.1.ffn.experts.3.", "mtp.1.ffn.gate.bias"])
+def test_a_stage_of_the_draft_whose_padding_could_be_chosen_ends_the_boot(missing: str) -> None:
+    without = [(name, tensor) for name, tensor in draft_stream() if missing not in name]
     with pytest.raises(HookError, match="TS-ADAPTER-PAD-NAMES"):
         list(draft_weights(without, PLAN))
+
+
+def test_a_table_of_experts_needs_no_bias() -> None:
+    stream = [(name.replace("1.ffn.gate.bias", "1.ffn.gate.tid2eid"), tensor) for name, tensor in draft_stream()]
+    padded = dict(draft_weights(stream, PLAN))
+    assert padded["mtp.1.ffn.gate.tid2eid"].shape == (4,)
+    assert padded["mtp.1.ffn.gate.weight"].shape == (6, HIDDEN)
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,32 @@ def failing_read(layers: list[LayerRows], directory: Path) -> dict[str, Any]:
     return {"raised": raised, "enabled": bench.prefetch.enabled, "lines": bench.lines[-2:]}
 
 
+def failing_capture(layers: list[LayerRows], tables: list[Any], random: np.random.Generator) -> dict[str, Any]:
+    """A capture in which the second layer cannot begin its lookup: the graph is valid, its rows are right."""
+    bench = Bench(layers, check=False)
+    ids = random_ids(6, random).cuda()
+    for _ in range(2):
+        bench.step(ids, 1, "ahead")
+        bench.step(ids, 1, "synchronous")
+    torch.cuda.synchronize()
+
+    def refuse(*_: Any) -> Any:
+        raise RuntimeError("planted")
+
+    bench.prefetch._layers[LAYERS[1]].staging.get = refuse  # type: ignore[method-assign]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = bench.step(ids, 1, "ahead")
+    wrong = 0
+    for _ in range(20):
+        ids.copy_(random_ids(6, random))
+        graph.replay()
+        torch.cuda.synchronize()
+        wanted = [expected(table, ids[:, index]) for index, table in enumerate(tables)]
+        wrong += sum(not torch.equal(rows.cpu(), want) for rows, want in zip(outputs, wanted, strict=True))
+    return {"replays": 20, "wrong": wrong, "enabled": bench.prefetch.enabled, "lines": bench.lines[-2:]}
+
+
 def run(out: dict[str, Any]) -> None:
     """Fill `out` with rows checked, shares hidden and what was wrong; raises where rows differ."""
     gather, which = gather_of()
@@ -234,8 +260,9 @@ def run(out: dict[str, Any]) -> None:
         torch.cuda.synchronize()
         result["check"] = checked.prefetch.differing
         result["lines"] = [*bench.lines, *checked.lines, checked.prefetch.line()]
+        result["failing_capture"] = failing_capture(layers, tables, random)
         result["failing_read"] = failing_read(layers, directory)
-    wrong = sum(sum(row["wrong"].values()) for row in result["rows"])
+    wrong = sum(sum(row["wrong"].values()) for row in result["rows"]) + result["failing_capture"]["wrong"]
     if wrong or result["check"] != [0, 0] or not all(row["enabled"] for row in result["rows"]):
         raise AssertionError(f"prefetched rows are not the synchronous ones: {result}")
 

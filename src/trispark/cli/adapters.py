@@ -76,7 +76,7 @@ def _imported(found: Checked, terminal: Terminal) -> dict[str, dict[str, str]]:
 
 
 def table_lines(found: Checked) -> Iterator[str]:
-    """A row for each adapter, a column for each build; then every reason."""
+    """A row for each adapter, a column for each build; then every reason, and the images of the builds."""
     from trispark.engine_api.table import MARKS
 
     width = max(map(len, found.observed), default=0)
@@ -87,3 +87,8 @@ def table_lines(found: Checked) -> Iterator[str]:
         for build in cells:
             if (reason := found.file.adapters[adapter].builds[build].reason) is not None:
                 yield f"{adapter} on {build}: {reason}"
+    for name, image in found.file.images.items():
+        if set(image.builds) & set(found.builds):
+            yield f"image {name}: " + (
+                "available" if image.available else f"not available, it lacks {', '.join(image.lacks)}"
+            )

@@ -62,6 +62,7 @@ class Checked:
                 }
                 for adapter, cells in self.observed.items()
             },
+            "images": {name: image.model_dump(mode="json") for name, image in self.file.images.items()},
             "imported": {build: {"refused": dict(refused)} for build, refused in self.refused.items()},
             "differences": self.problems(),
         }

@@ -64,18 +64,29 @@ class EngineEnvironment:
     def make(self) -> bool:
         """Make it unless it is complete; whether it was made.
 
-        Raises TS-ADAPTERS-PYTHON, TS-ADAPTERS-TORCH, TS-ADAPTERS-PACKAGES, TS-ADAPTERS-WHEEL, TS-ADAPTERS-LOCKED.
+        Raises TS-ADAPTERS-PYTHON, TS-ADAPTERS-TORCH, TS-ADAPTERS-PACKAGES, TS-ADAPTERS-WHEEL, TS-ADAPTERS-PLACE,
+        TS-ADAPTERS-LOCKED.
         """
-        with self._alone():
-            if self.ready():
-                return False
-            try:
-                self._make()
-            except TrisparkError as error:
-                (self.directory / WHY_NOT).write_text(f"{error}\n", encoding="utf-8")
-                raise
-            (self.directory / WHY_NOT).unlink(missing_ok=True)
-            return True
+        try:
+            with self._alone():
+                if self.ready():
+                    return False
+                try:
+                    self._make()
+                except TrisparkError as error:
+                    (self.directory / WHY_NOT).write_text(f"{error}\n", encoding="utf-8")
+                    raise
+                (self.directory / WHY_NOT).unlink(missing_ok=True)
+                return True
+        except OSError as error:
+            raise TrisparkError(
+                "TS-ADAPTERS-PLACE",
+                "the engine's environment cannot be kept",
+                where=str(error.filename or self.directory),
+                expected="2.2 GB in a directory that can be written to",
+                observed=str(error.strerror or error),
+                remedy="make room there, or make it writable; .trispark/engine may always be removed",
+            ) from error
 
     def releases(self) -> dict[str, Path]:
         """{version: directory of its unpacked sources, for sys.path}."""

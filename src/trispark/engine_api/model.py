@@ -89,12 +89,29 @@ class Adapter(Strict):
     builds: dict[Id, Cell]
 
 
+class Image(Strict):
+    """An image that could be made of builds. `lacks`: {what it still lacks: in a few words}; while there is any, it is
+    not available."""
+
+    title: str
+    builds: tuple[Id, ...] = Field(min_length=1)
+    available: bool
+    lacks: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _says_why(self) -> Image:
+        if self.available is bool(self.lacks):
+            raise ValueError("lacks belongs to available: false, and only there")
+        return self
+
+
 class BuildsFile(Strict):
     """experiments/engine_builds.yml."""
 
     schema_version: Literal[1]
     engine: str
     builds: dict[Id, Build] = Field(min_length=1)
+    images: dict[Id, Image] = Field(default_factory=dict)
     adapters: dict[AdapterName, Adapter]
 
     @model_validator(mode="after")
@@ -106,12 +123,22 @@ class BuildsFile(Strict):
         digests = [digest for build in self.builds.values() for digest in build.images]
         if len(set(digests)) != len(digests):
             raise ValueError("an image digest is there twice")
+        for image, entry in self.images.items():
+            if odd := sorted(set(entry.builds) - set(self.builds)):
+                raise ValueError(f"the image {image} names {odd[0]}, which is no build here")
         return self
 
     def build_of(self, image: str) -> str | None:
         """The build that an image reference (with digest) holds; None when nobody said."""
         digest = image.rpartition("@")[2]
         return next((name for name, build in self.builds.items() if digest in build.images), None)
+
+    def unavailable(self, build: str) -> tuple[str, Image] | None:
+        """The image of `build` that is not available, with its name."""
+        return next(
+            ((name, image) for name, image in self.images.items() if build in image.builds and not image.available),
+            None,
+        )
 
     def binding(self, adapters: Iterable[str]) -> tuple[str, ...]:
         """The builds on which all of these adapters bind. A native mechanism does not count: its switch is the engine's

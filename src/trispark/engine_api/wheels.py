@@ -19,9 +19,24 @@ DOWNLOAD_S: Final = 300
 def wheel_path(root: Path, wheel: Wheel, machine: Machine | None = None) -> Path:
     """The wheel on this machine, downloaded where it is not there or is another file.
 
-    Raises TS-ADAPTERS-WHEEL: no index answers, it does not have the file, or the file has another hash.
+    Raises TS-ADAPTERS-WHEEL: no index answers, or it does not have the file; TS-ADAPTERS-HASH: the file has another
+    hash; TS-ADAPTERS-PLACE: it cannot be read or kept here.
     """
     folder = root / PLACE / "wheels"
+    try:
+        return _kept(folder, wheel, machine)
+    except OSError as error:
+        raise TrisparkError(
+            "TS-ADAPTERS-PLACE",
+            "the engine's wheel cannot be read or kept",
+            where=str(error.filename or folder),
+            expected="a directory that can be written to",
+            observed=str(error.strerror or error),
+            remedy="make room there, or make it writable; .trispark/engine may always be removed",
+        ) from error
+
+
+def _kept(folder: Path, wheel: Wheel, machine: Machine | None) -> Path:
     path = folder / wheel.file
     if path.is_file() and _sha256(path) == wheel.sha256:
         return path

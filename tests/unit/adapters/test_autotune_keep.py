@@ -20,6 +20,7 @@ from trispark_adapters.autotune_launch import (
     Launch,
     arguments,
     launch_of,
+    sources,
     versions,
 )
 from trispark_hooks.registry import HookError
@@ -104,6 +105,22 @@ def test_versions_say_what_is_absent() -> None:
     assert versions(version_of) == {name: "2.13" if name == "torch" else "absent" for name in PACKAGES}
 
 
+def test_sources_are_known_by_content_and_place(tmp_path: Path) -> None:
+    def made(**files: str) -> str:
+        place = tmp_path / str(len(list(tmp_path.iterdir())))
+        for name, text in files.items():
+            path = place / name.replace("__", "/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.with_suffix(".py").write_text(text)
+        (place / "cache.pyc").write_text(str(place))
+        return sources(place)
+
+    known = made(a="x", b__c="y")
+    assert made(b__c="y", a="x") == known
+    others = [made(a="x", b__c="z"), made(a="x", b__d="y"), made(a="x"), made(a="xy", b__c=""), made(a="x", c="y")]
+    assert len({known, *others}) == len(others) + 1
+
+
 def cache(directory: Path, launch: Launch = BASE, rank: int = 0, tactics: int = 0) -> Kept:
     path = directory / f"rank_tp{rank}_pp0_dp0.json"
     path.write_text(json.dumps({"_metadata": TUNER, "tactic": tactics}))
@@ -119,6 +136,16 @@ def test_ranks_with_other_tactics_agree(tmp_path: Path) -> None:
     assert digests != {""}
 
 
+def test_a_rank_that_ended_before_it_saved_makes_the_ranks_differ(tmp_path: Path) -> None:
+    ranks = [cache(tmp_path, rank=rank, tactics=rank) for rank in range(3)]
+    assert all(kept.save(4) for kept in ranks)
+    assert len({kept.digest(TUNER) for kept in ranks}) == 1
+    assert all(kept.save(kept.tunings + 1) for kept in ranks[:2])
+    first, second, third = (kept.digest(TUNER) for kept in ranks)
+    assert first == second != third
+    assert third
+
+
 def test_ranks_of_another_launch_or_tuner_do_not(tmp_path: Path) -> None:
     kept = cache(tmp_path)
     kept.save()
@@ -130,7 +157,18 @@ def test_ranks_of_another_launch_or_tuner_do_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("sidecar", "usable"),
-    [(BASE.own + "\n", True), ("", False), ("0" * 64, False), (BASE.common, False), (None, False), ("\xff", False)],
+    [
+        (BASE.own + " 1\n", True),
+        (BASE.own + " 17\n", True),
+        (BASE.own + "\n", False),
+        (BASE.own + " 0\n", False),
+        (BASE.own + " x\n", False),
+        ("", False),
+        ("0" * 64 + " 1", False),
+        (BASE.common + " 1", False),
+        (None, False),
+        ("\xff", False),
+    ],
 )
 def test_a_cache_of_another_launch_is_deleted_and_nothing_else(
     tmp_path: Path, sidecar: str | None, usable: bool

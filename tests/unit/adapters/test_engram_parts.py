@@ -213,8 +213,9 @@ def test_a_pending_lookup_is_taken_once() -> None:
     book.put(14, old)
     assert (book.take(1), book.take(1), book.take(2)) == (new, None, None)
     assert len(book) == 1
-    book.clear()
+    assert book.take_all() == {14: old}
     assert book.take(14) is None
+    assert book.take_all() == {}
 
 
 class Failing:
@@ -233,6 +234,35 @@ def test_a_failure_in_a_graph_ends_the_process() -> None:
     assert watch.look() is True
     assert ended == [70]
     assert said == [f"Engram retrieval failed: {bad.failure}"]
+
+
+def test_a_failure_ends_the_process_although_nobody_takes_the_line() -> None:
+    def broken(line: str) -> None:
+        raise BrokenPipeError(line)
+
+    ended: list[int] = []
+    watch = Watch(0, broken, ended.append)
+    bad = Failing()
+    bad.failure = StoreError(Code.READ, "disk gone", 5)
+    watch.follow(bad)
+    with pytest.raises(BrokenPipeError):
+        watch.look()
+    assert ended == [70]
+
+
+def test_a_failure_that_cannot_be_read_ends_the_process() -> None:
+    class Unreadable:
+        @property
+        def failure(self) -> BaseException | None:
+            raise ValueError("99 is not a valid Code")
+
+    said: list[str] = []
+    ended: list[int] = []
+    watch = Watch(0, said.append, ended.append)
+    watch.follow(Unreadable())
+    assert watch.look() is True
+    assert ended == [70]
+    assert said == ["Engram retrieval failed: 99 is not a valid Code"]
 
 
 def test_the_watching_thread_ends_the_process_by_itself() -> None:

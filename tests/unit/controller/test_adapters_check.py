@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import zipfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from trispark.catalog import load_catalog
 from trispark.cli import adapters as verbs
+from trispark.cli import exit_codes
 from trispark.cli.app import app
 from trispark.engine_api import wheels
 from trispark.engine_api.check import check
@@ -206,6 +210,14 @@ def root(tmp_path: Path) -> Path:
             },
         },
     }
+    builds["images"] = {
+        "release": {
+            "title": "a release",
+            "builds": ["sglang==1.2.3"],
+            "available": False,
+            "lacks": {"pages": "of 64", "layout": "of a token"},
+        }
+    }
     told = {
         "builds": ["image@1"],
         "basis": "a test",
@@ -347,6 +359,17 @@ def test_a_wheel_that_cannot_be_had_is_refused(tmp_path: Path, pip: Pip, error_i
     assert list((tmp_path / wheels.PLACE / "wheels").iterdir()) == []
 
 
+@pytest.mark.parametrize("broken", [".trispark/engine", ".trispark/engine/wheels"])
+def test_a_place_that_cannot_be_written_to_is_refused(tmp_path: Path, broken: str) -> None:
+    (tmp_path / broken).parent.mkdir(parents=True)
+    (tmp_path / broken).write_text("a file")
+    with pytest.raises(TrisparkError) as caught:
+        wheel_path(tmp_path, a_wheel(b"wheel"), Pip(b"wheel"))
+    assert caught.value.id == "TS-ADAPTERS-PLACE"
+    assert str(tmp_path / broken) in caught.value.where
+    assert exit_codes.of_error(caught.value) == exit_codes.REFUSED
+
+
 def test_the_verb(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verbs, "REPO", root)
     done = CliRunner().invoke(app, ["adapters", "check", "--json"])
@@ -356,6 +379,9 @@ def test_the_verb(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer["equal"] is True
     assert answer["adapters"]["second"]["image@1"]["observed"] == "undescribed"
     assert "second on sglang==1.2.3: it never had it" in lines
+    assert "image release: not available, it lacks layout, pages" in lines
+    assert answer["images"]["release"]["available"] is False
+    assert answer["images"]["release"]["lacks"] == {"pages": "of 64", "layout": "of a token"}
     change(root / "experiments/engine_builds.yml", "undescribed", "native")
     done = CliRunner().invoke(app, ["adapters", "check"])
     assert done.exit_code == 1
@@ -391,6 +417,49 @@ def test_an_image_is_known_by_its_digest() -> None:
     sparks = yaml.safe_load((ROOT / "inventory/sparks/group_vars/all/site.yml").read_text())
     assert builds.build_of(sparks["site_engine_image"]) == "dev-dsv41@37939c26"
     assert builds.build_of("registry.example/sglang@sha256:" + "0" * 64) is None
+
+
+def test_an_image_of_a_release_is_not_available_and_says_what_it_lacks() -> None:
+    """The list is that of docs/release-image.md."""
+    release = load_builds(ROOT).images["release"]
+    assert not release.available
+    assert set(release.builds) == {name for name, build in load_builds(ROOT).builds.items() if build.wheel is not None}
+    page = (ROOT / "docs/release-image.md").read_text(encoding="utf-8")
+    lacking = page.partition("## Still lacking")[2].partition("## Notes")[0]
+    assert set(release.lacks) == set(re.findall(r"^\| `([^`]+)`: ", lacking, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("image", "why"),
+    [
+        ({"builds": ["sglang==1.2.3"], "available": False}, "lacks"),
+        ({"builds": ["sglang==1.2.3"], "available": True, "lacks": {"x": "y"}}, "lacks"),
+        ({"builds": ["sglang==9.9.9"], "available": False, "lacks": {"x": "y"}}, "sglang==9.9.9"),
+    ],
+)
+def test_an_image_that_says_nothing_true_is_refused(root: Path, image: dict[str, Any], why: str) -> None:
+    path = root / "experiments/engine_builds.yml"
+    file = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**file, "images": {"release": {"title": "r", **image}}}))
+    with pytest.raises(TrisparkError, match=why) as caught:
+        load_builds(root)
+    assert caught.value.id == "TS-CATALOG-SCHEMA"
+
+
+def test_a_site_with_an_image_that_is_not_available_is_refused() -> None:
+    catalog = load_catalog(ROOT)
+    assert catalog.builds is not None
+    digest = "sha256:" + "5" * 64
+    known = catalog.builds.builds
+    told = {**known, "sglang==0.5.21": known["sglang==0.5.21"].model_copy(update={"images": (digest,)})}
+    catalog = replace(catalog, builds=catalog.builds.model_copy(update={"builds": told}))
+    for features in ([], ["folded_fence"]):
+        refused, notes = catalog.judge_build(features, "sglang", f"registry.example/sglang@{digest}")
+        assert [error.id for error in refused] == ["TS-PLAN-IMAGE"]
+        assert "sparse pages" in refused[0].observed
+        assert notes == []
+    assert catalog.judge_build([], "sglang", "registry.example/sglang@sha256:" + "0" * 64) == ([], [])
+    assert catalog.judge_build([], "lab", f"registry.example/sglang@{digest}") == ([], [])
 
 
 def test_the_page_has_the_table_of_the_matrix() -> None:

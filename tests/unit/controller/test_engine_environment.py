@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import sys
@@ -122,6 +123,18 @@ def test_what_cannot_be_had_is_named_and_kept(root: Path, fails: str, error_id: 
         assert machine.locks == [Path(TORCH_LOCK).name]  # nothing else was tried
     EngineEnvironment(root, silent, Scripted()).make()
     assert "./trispark test does" in made.why_not()
+
+
+def test_a_full_disk_is_named_and_does_not_end_the_tests(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(archive: zipfile.ZipFile, path: Path, names: list[str]) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(zipfile.ZipFile, "extractall", full)
+    made = EngineEnvironment(root, silent, Scripted())
+    with pytest.raises(TrisparkError) as caught:
+        made.make()
+    assert (caught.value.id, caught.value.observed) == ("TS-ADAPTERS-PLACE", "No space left on device")
+    assert not made.ready()
 
 
 def test_the_test_verb_goes_on_without_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
