@@ -74,7 +74,8 @@ print("afterwards", entries("fd") - descriptors, entries("task") - threads)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("call", ["pack", "hash", "compare"])
 def test_a_signal_ends_it_and_leaves_nothing(tmp_path: Path, call: str, number: signal.Signals) -> None:
-    argv = program(HEAD + INTERRUPTED, *arguments(tmp_path), call)
+    # Tests in the background inherit that Ctrl-C is ignored.
+    argv = ["env", "--default-signal=INT", *program(HEAD + INTERRUPTED, *arguments(tmp_path), call)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun True\n"
