@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import sglang
 
+from trispark.engine_api.import_check import BESIDE, ON
 from trispark_hooks import binding, needs
 from trispark_hooks.registry import HOOKS
 from trispark_hooks.switches import HookError
@@ -18,25 +19,7 @@ from trispark_hooks.switches import HookError
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = tuple(hook for hook in HOOKS if hook.module.startswith("sglang."))
 MODULES = tuple(dict.fromkeys(hook.module for hook in ENGINE))
-ON = {
-    "DSV41_AUTOTUNE_KEEP": "1",
-    "DSV41_BLOCK_VERIFY": "1",
-    "DSV41_DRAFT_HEAD_FP8": "1",
-    "DSV41_DRAFT_TAU": "0.8",
-    "DSV41_ENGRAM_PREFETCH": "1",
-    "DSV41_FOLDED_FENCE": "1",
-    "DSV41_MXFP8_BACKEND": "b12x",
-    "DSV41_PACKED_DIR": "/engram",
-    "DSV41_PADDED_ATTENTION_SKIP": "1",
-    "DSV41_PREFILL_EMPTY_CACHE_TOKENS": "8192",
-    "DSV41_SOURCE": "/model",
-    "DSV41_TP_PAD": "1",
-    "DSV41_VERIFY_CAP": "conf:0.1",
-    "DSV41_WO_A_W8": "1",
-    "OFFLOAD_MODE": "nvme",
-    "DSPARK_BLOCK_SIZE": "5",
-    "SGLANG_DSPARK_FOLDED_SAMPLING": "2",
-}
+SWITCHED_ON = {**ON, **BESIDE}
 LOOK = """
 import importlib, json, sys
 from pathlib import Path
@@ -82,7 +65,7 @@ def run(environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def hooked() -> dict[str, Any]:
-    done = run(ON)
+    done = run(SWITCHED_ON)
     assert done.returncode == 0, done.stderr[-2000:]
     # Where the engine has a mechanism itself, its adapter asks for the engine's flag.
     refused = [line for line in done.stdout.splitlines() if "state=refused" in line and "native=1" not in line]
