@@ -23,8 +23,6 @@ ROWS: Final = "trispark_rows"
 """Attribute of an EngramEmbedding: its `LayerRows`."""
 OTHER_TABLES: Final = ("SGLANG_ENABLE_DSV41_ENGRAM_HOST_TABLE", "SGLANG_OPT_DSV41_ENGRAM_PEER_SHARDS")
 
-TICKER: Final = engram_lines.Ticker(evidence.period_s(os.environ))
-
 
 @dataclass
 class LayerRows:
@@ -83,7 +81,7 @@ def attach(
     evidence.write(engram_lines.attached(placement, opened, settings))
     reads = opened.store.backend.name
     evidence.report(NAME, "armed", opened.why, layer=layer, layout=layout, packed=opened.packed, reads=reads)
-    TICKER.follow(engram_lines.Layer(placement, opened, settings).line)
+    evidence.REPORTER.follow(engram_lines.Layer(placement, opened, settings).line)
     return LayerRows(placement, opened, module.engram_gather)
 
 

@@ -1,11 +1,8 @@
-"""Log lines of the row store, in the shapes of field 2.9, and the thread that prints the periodic ones."""
+"""Log lines of the row store, in the shapes of field 2.9."""
 
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from trispark_adapters.engram_shard import Opened, Placement, Settings
-from trispark_hooks import evidence
 
 
 @dataclass(frozen=True)
@@ -59,36 +56,3 @@ class Layer:
             return None
         self.seen = Counts(read.lookups, read.hits, read.reads)
         return period(self.placement, self.opened.packed, self.settings, news)
-
-
-class Ticker:
-    """Prints what its sources have to say, every `period_s` seconds; never with 0. One daemon thread."""
-
-    def __init__(self, period_s: float, say: evidence.Write = evidence.write) -> None:
-        self._period_s = period_s
-        self._say = say
-        self._sources: list[Callable[[], str | None]] = []
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def follow(self, source: Callable[[], str | None]) -> None:
-        """`source` is called from the thread; None says nothing."""
-        self._sources.append(source)
-        if self._thread is None and self._period_s > 0:
-            self._thread = threading.Thread(target=self._run, name="engram-lines", daemon=True)
-            self._thread.start()
-
-    def flush(self) -> None:
-        """Print what is due now."""
-        for source in tuple(self._sources):
-            line = source()
-            if line is not None:
-                self._say(line)
-
-    def close(self) -> None:
-        """End the thread."""
-        self._stop.set()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._period_s):
-            self.flush()

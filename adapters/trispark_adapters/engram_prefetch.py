@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from trispark_adapters.engram_backend import NAME as BACKEND
-from trispark_adapters.engram_backend import ROWS, TICKER, LayerRows
+from trispark_adapters.engram_backend import ROWS, LayerRows
 from trispark_adapters.engram_pending import Book, Key, Pending, slice_key
 from trispark_hooks import binding, evidence
 from trispark_hooks.registry import HookError
@@ -228,7 +228,7 @@ def install(module: ModuleType) -> None:
     binding.replace(module, "EngramHasher.forward", NAME, lambda original: _hash(prefetch, original))
     binding.replace(module, "Engram.__init__", NAME, lambda original: _build(prefetch, original))
     binding.replace(module, "EngramEmbedding._owned_rows", NAME, lambda original: _gather(prefetch, original))
-    TICKER.follow(prefetch.line)
+    evidence.REPORTER.follow(prefetch.line)
 
 
 def _hash(prefetch: Prefetch, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -74,32 +74,47 @@ class Counters:
         return f"[trispark] adapter={self._adapter} rank={rank()} calls {' '.join(_facts(news))}"
 
 
+Source = Callable[[], str | None]
+"""Gives the line that is due, None without news; called from the reporter's thread."""
+
+
 class Reporter:
-    """Prints the lines of counters from one daemon thread of the process; it starts with the first counters."""
+    """Prints the lines of its sources from one daemon thread of the process; it starts with the first source."""
 
     def __init__(self, period_s: float, say: Write = write) -> None:
         self._period_s = period_s
         self._say = say
-        self._counters: list[Counters] = []
+        self._sources: list[Source] = []
         self._lock = threading.Lock()
         self._stop = threading.Event()
 
     def counters(self, adapter: str, *names: str) -> Counters:
         """New counters whose lines this reporter prints."""
         made = Counters(adapter, *names)
-        with self._lock:
-            self._counters.append(made)
-            first = len(self._counters) == 1
-        if first and self._period_s > 0:
-            threading.Thread(target=self._run, name="trispark-evidence", daemon=True).start()
+        self.follow(made.line)
         return made
 
-    def flush(self) -> None:
-        """Print what is due now."""
+    def follow(self, source: Source) -> None:
+        """Print what `source` has to say from now on."""
         with self._lock:
-            known = list(self._counters)
-        for line in filter(None, (each.line() for each in known)):
-            self._say(line)
+            self._sources.append(source)
+            first = len(self._sources) == 1
+        if first and self._period_s > 0:
+            threading.Thread(target=self._run, name="trispark-evidence", daemon=True).start()
+
+    def flush(self) -> None:
+        """Print what is due now. A source that fails is said and left out, so that the others go on."""
+        with self._lock:
+            known = list(self._sources)
+        for source in known:
+            try:
+                line = source()
+            except Exception as error:
+                with self._lock:
+                    self._sources.remove(source)
+                line = f"[trispark] rank={rank()} a source of counters failed, it says no more: {_quoted(repr(error))}"
+            if line:
+                self._say(line)
 
     def close(self) -> None:
         """End the thread."""

@@ -29,6 +29,7 @@ from engram_files import write_packed  # noqa: E402
 
 from engram_store import StoreError  # noqa: E402
 from trispark_adapters import engram_backend  # noqa: E402
+from trispark_hooks import evidence  # noqa: E402
 from trispark_hooks.registry import HookError  # noqa: E402
 
 TOTALS = (1999, 2001)
@@ -100,7 +101,7 @@ def test_the_lines_say_what_the_gates_look_for(
         "scales=0.0GiB io_threads=96 packed=True"
     )
     embedding._owned_rows(torch.tensor([[first, first + 1, 0]]))
-    engram_backend.TICKER.flush()
+    evidence.REPORTER.flush()
     said = capfd.readouterr().out
     assert (
         "Engram layer=1 lookups=2 hit_rate=0.0% reads=2 cache=0.0GiB(4-way) scales=0.0GiB threads=96 packed=True"

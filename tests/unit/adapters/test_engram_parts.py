@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram_store import Code, StoreError
-from trispark_adapters.engram_lines import Counts, Ticker, attached, period
+from trispark_adapters.engram_lines import Counts, attached, period
 from trispark_adapters.engram_pending import Book, Key, Pending, slice_key
 from trispark_adapters.engram_shard import Placement, Settings, column_range, layout_of
 from trispark_adapters.engram_tables import find_table
@@ -136,16 +136,6 @@ def test_the_periodic_line_is_what_the_catalog_looks_for() -> None:
     assert re.search(
         EVIDENCE["packed.fallback"]["pattern"], period(placement(13, 27), False, settings, Counts(1, 0, 2))
     )
-
-
-def test_a_ticker_says_what_its_sources_have() -> None:
-    said: list[str] = []
-    ticker = Ticker(0, said.append)
-    lines = iter(["a", None, "b"])
-    ticker.follow(lambda: next(lines))
-    for _ in range(3):
-        ticker.flush()
-    assert said == ["a", "b"]
 
 
 def checkpoint(directory: Path, count: int = 5, **changes: Any) -> Path:

@@ -120,3 +120,20 @@ def test_the_period(text: str | None, seconds: float) -> None:
 def test_a_line_reaches_stdout_whole(capfd: pytest.CaptureFixture[str]) -> None:
     evidence.write("[trispark] a line")
     assert capfd.readouterr().out == "[trispark] a line\n"
+
+
+def test_sources_speak_when_they_have_news_and_one_that_fails_leaves_the_others() -> None:
+    said: list[str] = []
+    reporter = Reporter(0, said.append)
+    lines = iter(["a", None, "b"])
+
+    def broken() -> str:
+        raise OSError("closed")
+
+    reporter.follow(broken)
+    reporter.follow(lambda: next(lines))
+    for _ in range(3):
+        reporter.flush()
+    assert said[1:] == ["a", "b"]
+    assert "closed" in said[0]
+    assert "failed" in said[0]
