@@ -21,7 +21,7 @@ What was done to a fleet of three lab nodes, in which phase, what is promised, a
 [tests/lab/faults](../tests/lab/faults); this page is made from the results of a run
 ([docs/results/faults.json](results/faults.json)): `{command}` at commit {commit}, {date}.
 
-The lab shows that the promises hold on three real Docker Engines and a small engine, on two cores that did other work.
+The lab shows that the promises hold on three real Docker Engines and a small engine, on two cores.
 Its seconds say nothing about a Spark, where stopping and loading an engine takes minutes. Seconds are those of what is
 promised: of a rollback to DEGRADED the whole command, of one that serves from its first look at the nodes to the last
 gate, the start of the engine included. "mended: the next rollback served" names the boot that served once the faults of
