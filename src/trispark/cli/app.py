@@ -18,6 +18,7 @@ from trispark.cli.bench import add_rounds, bench_app
 from trispark.cli.demo import Demo
 from trispark.cli.engram import engram_app
 from trispark.cli.features import feature_lines, list_features
+from trispark.cli.images import images_app
 from trispark.cli.lab import (
     LAB_PLAYBOOKS,
     lab_alone,
@@ -76,6 +77,7 @@ app.add_typer(site_app, name="site")
 app.add_typer(stats_app, name="stats")
 app.add_typer(bench_app, name="bench")
 app.add_typer(adapters_app, name="adapters")
+app.add_typer(images_app, name="images")
 
 SiteOption = Annotated[
     str | None, typer.Option("--site", envvar="TRISPARK_SITE", help="A directory of inventory/; the lab by default.")
