@@ -87,7 +87,7 @@ def _check(terminal: Terminal, names: list[str], *, offline: bool, download: boo
     }
     terminal.say(", ".join(f"{count} {status}" for status, count in counts.items()))
     if as_json:
-        entries = {each.name: asdict(each) | {"line": each.line} for each in findings}
+        entries = {each.name: asdict(each) for each in findings}
         terminal.json({"ok": ok, "counts": counts, "entries": entries, "overstated": problems})
     return exit_codes.OK if ok else exit_codes.FAILED
 

@@ -10,10 +10,10 @@ from pydantic import Field, field_validator, model_validator
 
 from trispark.images.lock_model import Input, LockFile, Name, Text, differs
 from trispark.plainyaml import Strict, check_model, read_yaml
+from trispark.site import BUILD_ARGUMENT
 
 DECLARATION: Final = "Dockerfiles/images.yml"
 SCHEMA_ID: Final = "TS-IMAGES-SCHEMA"
-ARGUMENT: Final = r"^[A-Z][A-Z0-9_]{0,49}$"
 
 Dockerfile = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*/Dockerfile(\.[a-z0-9-]+)?$")]
 
@@ -41,16 +41,16 @@ class Imports(Strict):
 
 
 class Image(Strict):
-    """`made_by`: lab images are made by `lab up`, all others from a build context. `engine`: it serves, so that the
-    rules for engines hold. `user`: as whom it runs; `root` with the reason why nothing less is known to work."""
+    """`made_by`: lab images are made by `lab up`, all others from a build context. `serves`: the engine that it is.
+    `user`: as whom it runs; `root` with the reason why nothing less is known to work."""
 
     title: Text
     dockerfile: Dockerfile
     made_by: Literal["context", "lab"] = "context"
-    engine: bool = False
+    serves: Literal["sglang", "lab"] | None = None
     user: Annotated[str, Field(pattern=r"^(root|[1-9][0-9]{0,8}(:[1-9][0-9]{0,8})?)$")]
     root_because: Text | None = None
-    arguments: dict[Annotated[str, Field(pattern=ARGUMENT)], Text] = Field(default_factory=dict)
+    arguments: dict[Annotated[str, Field(pattern=BUILD_ARGUMENT)], Text] = Field(default_factory=dict)
     checks: Imports = Imports()
     variants: dict[Literal["amd64", "arm64"], Variant] = Field(min_length=1)
 
