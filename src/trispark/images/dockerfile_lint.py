@@ -16,6 +16,7 @@ from trispark.plainyaml import check_model, read_yaml
 DIGEST: Final = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 _ARGUMENT: Final = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
 _COMMANDS: Final = re.compile(r"&&|\|\||[;|\n]")
+_COMMENT: Final = re.compile(r"(?:^|\s)#.*")
 _PIP: Final = re.compile(r"\bpip[0-9.]*[\"']?\s+(?:-\S+\s+)*(?:install|download|wheel)\b")
 _APT: Final = re.compile(r"\b(?:apt-get|apt|aptitude)\s+(?:-\S+(?:\s+[A-Z]\S*=\S*)?\s+)*install\b(.*)", re.DOTALL)
 _OTHER: Final = re.compile(
@@ -157,10 +158,10 @@ def _is_pinned(word: str) -> bool:
 def _unchecked_download(file: Dockerfile, expected: Expected) -> Iterator[Line]:
     for each in file.instructions:
         if each.name == "RUN":
-            checked = _CHECKED.search(each.script) is not None
+            checked = _CHECKED.search(_run(each)) is not None
             if _FETCH.search(each.script) and not checked:
                 yield each.line, "a download whose hash is not compared in the same step"
-            if _CLONE.search(each.script) and not _COMMIT.search(each.script):
+            if _CLONE.search(each.script) and not _COMMIT.search(_run(each)):
                 yield each.line, "sources without a commit"
         if each.name == "ADD":
             remote = [word for word in each.words if re.match(r"(?:https?|ftp|git)://|git@", word)]
@@ -229,7 +230,7 @@ def _import_check(file: Dockerfile, expected: Expected) -> Iterator[Line]:
         stage.name
         for stage in file.stages
         for each in stage.instructions
-        if each.name == "RUN" and "image_check.py" in each.script and "||" not in each.script
+        if each.name == "RUN" and "image_check.py" in _run(each) and "||" not in each.script
     }
     needed = {
         option.removeprefix("--from=").lower()
@@ -260,10 +261,15 @@ def _commands(file: Dockerfile) -> Iterator[tuple[Instruction, str]]:
     """Every single command of every RUN."""
     for each in file.instructions:
         if each.name == "RUN":
-            script = " ".join(each.words) if each.arguments.startswith("[") else each.script
+            script = " ".join(each.words) if each.arguments.startswith("[") else _run(each)
             for command in _COMMANDS.split(script):
                 if command.strip():
                     yield each, command.strip()
+
+
+def _run(each: Instruction) -> str:
+    """What a RUN runs, without the shell's comments."""
+    return "\n".join(_COMMENT.sub("", line) for line in each.script.split("\n"))
 
 
 RULES: Final[Mapping[str, Rule]] = {
