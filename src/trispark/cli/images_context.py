@@ -86,7 +86,7 @@ def images_lint(as_json: JsonOption = False) -> None:
     for name, each in found.items():
         terminal.say(f"{name}: " + (f"{len(each)} found" if each else "nothing found"))
         for one in each:
-            terminal.error(f"TS-IMAGES-LINT: {name} {one}")
+            terminal.error(f"TS-IMAGES-LINT: a Dockerfile breaks the rules: {name} {one}")
     if as_json:
         terminal.json(
             {"ok": not any(found.values()), "found": {name: list(map(str, each)) for name, each in found.items()}}
