@@ -12,6 +12,7 @@ import typer
 from trispark import __version__
 from trispark.cli import exit_codes
 from trispark.cli.engram import JsonOption
+from trispark.cli.sites import require_known
 from trispark.cli.terminal import Terminal
 
 REPO = Path(__file__).resolve().parents[3]
@@ -45,7 +46,9 @@ def images_context(
 
     terminal = Terminal()
     terminal.say("images: no site, no node" if site is None else f"site: {site}")
-    chosen = None if site is None else load_site(REPO / "inventory" / site)
+    if site is not None:
+        require_known(REPO, site)
+    chosen = None if site is None else load_site(REPO / "inventory" / site, "optional")
     project = project_state(REPO, __version__)
     request = Request(
         name=name,

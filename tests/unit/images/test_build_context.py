@@ -15,7 +15,10 @@ from typing import Any
 import pytest
 import yaml
 from file_index import FileIndex, serving
+from typer.testing import CliRunner
 
+from trispark.cli import exit_codes
+from trispark.cli.app import app
 from trispark.errors import TrisparkError
 from trispark.images.build_context import Context, Request, make_context
 from trispark.images.declaration import load_declaration
@@ -283,6 +286,59 @@ def test_arguments_of_a_site_fit_its_dockerfile(fleet: Path, dockerfile: str, ar
 
 def test_a_site_reads_them() -> None:
     assert load_site(ROOT / "inventory/sparks", "optional").build_args == {}
+
+
+def run(*argv: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["images", *argv])
+    return done.exit_code, done.output
+
+
+def refusal(*argv: str) -> TrisparkError:
+    done = CliRunner().invoke(app, ["images", *argv])
+    assert isinstance(done.exception, TrisparkError), done.output
+    return done.exception
+
+
+def test_the_shipped_engine_has_a_context_and_the_canary_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    status, text = run("context", "engine-dev-dsv41-2", "--out", str(out), "--offline", "--json")
+    assert status == 0, text
+    answer = json.loads(text.splitlines()[-1])
+    assert answer["inputs"]["dev-dsv41-2-arm64"].endswith(
+        "@sha256:b4a4745fab5393dc0aca573fe754b86477f57691c9e971390b21102d3d94ebf9"
+    )
+    assert sorted(path.name for path in out.iterdir()) == [
+        *("Dockerfile", "build.json", "image_check.json", "image_check.py")
+    ]
+    for name, missing in {
+        "canary": ("sglang-f80c91a4b", "sm120-mla-overlay"),
+        "engine-dev-dsv41-1": ("dev-dsv41-1-arm64",),
+        "release-0.5.21": ("cuda-arm64", "deb-libnuma1-arm64", "release-0.5.21-arm64"),
+    }.items():
+        error = refusal("context", name, "--out", str(tmp_path / "no"), "--offline")
+        assert error.id == "TS-IMAGES-UNRESOLVED"
+        assert exit_codes.of_error(error) == exit_codes.REFUSED
+        assert all(f"{each}: " in error.observed for each in missing)
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_context_of_a_site_and_of_the_lab(tmp_path: Path) -> None:
+    argv = ("context", "engine-dev-dsv41-2", "--out", str(tmp_path / "out"), "--offline", "--site", "sparks")
+    assert run(*argv)[0] == 0
+    assert refusal(*argv[:-1], "nowhere").id == "TS-SITE-UNKNOWN"
+    assert refusal("context", "lab-engine", "--out", str(tmp_path / "lab")).id == "TS-IMAGES-NAME"
+
+
+def test_the_load_client_of_a_fleet_is_made_on_the_base_of_the_engine(tmp_path: Path) -> None:
+    assert run("context", "bench", "--out", str(tmp_path / "out"), "--offline")[0] == 0
+    assert (tmp_path / "out/trispark_bench/__main__.py").is_file()
+    assert not list((tmp_path / "out").rglob("__pycache__"))
+
+
+def test_the_shipped_dockerfiles_pass_the_verb() -> None:
+    status, text = run("lint", "--json")
+    assert status == 0
+    assert json.loads(text.splitlines()[-1])["ok"] is True
 
 
 class TestImageCheck:

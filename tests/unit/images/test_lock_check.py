@@ -18,11 +18,12 @@ from typer.testing import CliRunner
 from trispark.cli import images_lock
 from trispark.cli.app import app
 from trispark.errors import TrisparkError
+from trispark.host.machine import LocalMachine
 from trispark.images.declaration import Declaration, load_declaration, stale
 from trispark.images.image_members import ImageMembers
 from trispark.images.lock_check import Sources, check, passed
 from trispark.images.lock_file import LOCK, load_lock
-from trispark.images.lock_model import WheelInput
+from trispark.images.lock_model import WheelEntry, WheelInput
 from trispark.images.lock_update import update
 from trispark.images.package_index import PackageIndex, UrllibHttp, fits
 from trispark.images.system_packages import SystemPackages
@@ -253,6 +254,31 @@ def test_a_full_disk_is_said_before_anything_is_fetched(project: Project, monkey
     assert not ok
     assert found["kernel"][1].startswith("TS-IMAGES-DISK")
     assert not [path for path, _ in project.index.asked if path.startswith("/files")]
+
+
+class SlowClock(LocalMachine):
+    """An hour passes between two looks at the clock."""
+
+    hours = 0.0
+
+    def now(self) -> float:
+        self.hours += 3600.0
+        return self.hours
+
+
+def test_a_peer_that_is_too_slow_is_given_up_and_gone_on_with(project: Project) -> None:
+    sources = project.sources(download=True)
+    sources.cache = WheelCache(project.root, lambda _: None, SlowClock())
+    entry = load_lock(project.root).entries["kernel"]
+    assert isinstance(entry, WheelEntry)
+    assert sources.index is not None
+    with pytest.raises(TrisparkError) as caught:
+        sources.cache.fetch(entry, sources.index)
+    assert caught.value.id == "TS-IMAGES-FETCH"
+    assert "slower than" in caught.value.observed
+    done = project.sources().cache.fetch(entry, sources.index)
+    assert done.resumed > 0
+    assert done.resumed + done.fetched == len(CONTENT)
 
 
 @pytest.mark.parametrize(
