@@ -62,7 +62,8 @@ class Image:
 
 @dataclass(frozen=True)
 class Storage:
-    """Where the Engine keeps images, bytes that are free there, and the layers (diff ids, the lowest first) of each image."""
+    """Where the Engine keeps images, bytes that are free there, and the layers of each image (diff ids, the lowest
+    first)."""
 
     root: str
     free_bytes: int
@@ -225,9 +226,12 @@ class SdkClient:
         try:
             root = str(self._api.info()["DockerRootDir"])
             found = [self._api.inspect_image(row["Id"]) for row in self._api.images()]
+        except self._errors as error:
+            raise self._failure("the images cannot be listed", "docker images", error) from error
+        try:
             free = shutil.disk_usage(root).free
-        except (OSError, *self._errors) as error:
-            raise self._failure("the Engine's images cannot be looked at", "docker images", error) from error
+        except OSError as error:
+            raise self._failure("the Engine's disk cannot be looked at", root, error) from error
         return Storage(root, free, tuple(tuple((raw.get("RootFS") or {}).get("Layers") or ()) for raw in found))
 
     def container(self, name_or_id: str) -> Container | None:
