@@ -14,6 +14,7 @@ import yaml
 
 from trispark.errors import TrisparkError
 from trispark.host import Say
+from trispark.images.layers import EPOCH
 from trispark.lab.engine_api import EngineApi, image_exists
 from trispark.lab.files import PARTIAL, hash_files, prune
 from trispark.lab.layout import LABEL_CONTENT, LABEL_IMAGE, LABEL_ROOT, Paths, root_id
@@ -144,7 +145,10 @@ def _bootstrap(repo: Path, tars: dict[str, Path], recipes: dict[str, Recipe], sa
         "TS-LAB-BOOTSTRAP",
         "mmdebstrap did not make the root file systems",
         timeout_s=BOOTSTRAP_DEADLINE_S,
-        env={"TMPDIR": "/var/tmp"},  # /tmp may be a small tmpfs, and one without device nodes
+        env={
+            "TMPDIR": "/var/tmp",
+            "SOURCE_DATE_EPOCH": str(EPOCH),
+        },  # /tmp may be a small tmpfs, and one without device nodes
         root_for="bootstrap the lab's root file systems",
     )
     run(
