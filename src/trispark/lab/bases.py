@@ -44,7 +44,7 @@ def load_recipes(repo: Path, machine: str) -> dict[str, Recipe]:
     directory = repo / "Dockerfiles"
     sources = [directory / "bases.yml", directory / "bootstrap.sh"]
     loaded: dict[str, Any] = yaml.safe_load(sources[0].read_text(encoding="utf-8"))
-    key = hash_files(directory, sources, machine)[:12]
+    key = hash_files(directory, sources, machine, str(EPOCH))[:12]
     return {
         name: Recipe(
             name=name,

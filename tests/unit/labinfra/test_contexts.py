@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+from trispark.images.layers import EPOCH
 from trispark.lab.images import Base, ensure_contexts, labels
+from trispark.lab.inputs import without_scripts
 from trispark.lab.layout import Paths
 from trispark.lab.prepared import BUILD_ORDER, Image
 
@@ -60,3 +63,25 @@ def test_a_changed_source_changes_the_images_made_of_it_alone(checkouts: tuple[P
 def test_another_base_changes_all(checkouts: tuple[Path, Path]) -> None:
     before, after = contexts(checkouts[0]), contexts(checkouts[0], "k2")
     assert [name for name in BUILD_ORDER if after[name].content == before[name].content] == []
+
+
+def test_dockerfiles_know_the_epoch_of_the_layers() -> None:
+    found = [
+        (path.parent.name, int(number))
+        for path in sorted((REPO / "Dockerfiles").glob("*/Dockerfile"))
+        for number in re.findall(r"SOURCE_DATE_EPOCH=(\d+)", path.read_text())
+    ]
+    assert ("lab-node", EPOCH) in found
+    assert {number for _, number in found} == {EPOCH}
+
+
+def test_commands_of_packages_do_not_reach_an_image(tmp_path: Path) -> None:
+    """They name the interpreter of the machine that made the context."""
+    info = tmp_path / "numpy-1.dist-info"
+    info.mkdir()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "f2py").write_text("#!/somewhere/python\n")
+    (info / "RECORD").write_text("../../bin/f2py,sha256=x,3\nnumpy/bin/a.py,sha256=y,4\nbin/f2py,,\n")
+    without_scripts(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [info.name]
+    assert (info / "RECORD").read_text() == "numpy/bin/a.py,sha256=y,4\n"
