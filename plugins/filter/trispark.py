@@ -100,6 +100,11 @@ def shard_lines(answer: Mapping[str, Any], node: str, check: bool) -> list[str]:
     return lines(answer, node, check)
 
 
+def images(engine: str, further: Mapping[str, str], bench: str) -> list[str]:
+    """Every image that a site names, each once; an empty `bench` is none."""
+    return list(dict.fromkeys(image for image in (engine, *further.values(), bench) if image))
+
+
 def shard_report(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """`lines` and `published` of the results of `trispark_shards` by node."""
     from trispark.shard_report import report
@@ -123,6 +128,7 @@ class FilterModule:
             "trispark_lacking": lacking,
             "trispark_lock_refusal": lock_refusal,
             "trispark_over_network": over_network,
+            "trispark_images": images,
             "trispark_shard_lines": shard_lines,
             "trispark_shard_report": shard_report,
             "trispark_uninstall_lines": uninstall_lines,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -241,6 +241,12 @@ class Catalog:
     engines: Mapping[str, Engine]
     quality: Mapping[str, EngineQuality] = field(default_factory=dict)
     builds: BuildsFile | None = None
+
+    def on(self, engine: str) -> Catalog:
+        """Itself as that engine has it: each feature with what it sets there alone. Of such a one it is itself."""
+        if not any(entry.sets_on for entry in self.features.values()):
+            return self
+        return replace(self, features={name: entry.on(engine) for name, entry in self.features.items()})
 
     def features_of(self, stage: str) -> tuple[str, ...]:
         """Ids of the features of a stage (`c` or `stage_c`), in the order of features.yml."""

@@ -2,13 +2,14 @@
 
 A plan is a JSON object without time and randomness, so the same tree gives the same bytes:
     schema_version, id (`p` and 16 hex digits of the hash of all the rest), site, engine
-    image, bench_image      references of the engine's and the load client's image, or "not in the inventory yet"
+    image, bench_image      references of the site's engine image and the load client's, or "not in the inventory yet"
     stage, feature, value, title
     base        features that both arms hold because the tried one needs them
     overrides   what `--set` gave and both arms hold
     promoted    settings by which the site's own baseline differs from the shipped one, and the record behind it
-    baseline, candidate     {generation, settings, withheld}; generation is None where the arm cannot be resolved,
-                candidate is None where nothing is tried; withheld are names whose values may not be shown
+    baseline, candidate     {generation, image, settings, withheld}; generation is None where the arm cannot be
+                resolved, image is what it runs, None where the site has none of that name; candidate is None where
+                nothing is tried; withheld are names whose values may not be shown
     difference  {NAME: [baseline, candidate]}
     decision    the rules by which it is decided (decision_rules.DecisionRules), None where nothing is tried
     boots       [{slot, arm, counted, check, generation, why}] in their order; check: a candidate that compares results
@@ -30,7 +31,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from trispark.allowlist import Value, format_value
+from trispark.allowlist import ENGINE_IMAGE, SITE_IMAGE, Value, format_value
 from trispark.bench_plan import client_input
 from trispark.benchstats import metric_names
 from trispark.canonical import canonical_sha256
@@ -45,6 +46,7 @@ from trispark.resolve import Resolution, arm_problems, resolve, resolve_arms
 from trispark.site import LAB, Site, load_site
 from trispark.stage_playbook import CONFIRM, is_confirmation
 from trispark.workloads import SHORT
+from trispark_node.canonical import sha256_hex
 
 PLAN_VERSION: Final = 1
 PLACEHOLDER_IMAGE: Final = "not-built.invalid/engine@sha256:" + "0" * 64
@@ -112,12 +114,25 @@ class Ground:
     def load(cls, root: Path, site_name: str) -> Ground:
         """Raises TS-SITE-*, TS-CATALOG-*, TS-YAML-*, TS-BASELINE-READ, TS-STATS-NOISEFILE."""
         site, catalog = load_site(root / "inventory" / site_name, images="optional"), load_catalog(root)
+        catalog = catalog.on(site.engine)
         image = site.engine_image or NO_IMAGE
         if site.engine_image is None:
-            site = site.model_copy(update={"engine_image": PLACEHOLDER_IMAGE})
+            site = with_placeholders(site, catalog)
         promoted = cached(root, site_name)
         by = None if promoted is None else {"record": promoted.record, "record_hash": promoted.record_hash}
         return cls(root, site, catalog, settings_of(promoted, catalog), by, image, kept_noise(root, site_name))
+
+
+def with_placeholders(site: Site, catalog: Catalog) -> Site:
+    """A site without images with stand-ins for them: for its engine, and in the lab, where `lab up` makes all of them,
+    for each that a feature names."""
+    named: set[str] = set()
+    if site.name == LAB:
+        named = {str(entry.sets[ENGINE_IMAGE]) for entry in catalog.features.values() if ENGINE_IMAGE in entry.sets}
+    further = {name: f"not-built.invalid/engine@sha256:{sha256_hex(name.encode())}" for name in sorted(named)}
+    return site.model_copy(
+        update={"engine_image": PLACEHOLDER_IMAGE, "engine_images": {**further, **site.engine_images}}
+    )
 
 
 def plan_budget(
@@ -244,7 +259,7 @@ class _Maker:
         ground, choice, site = self.ground, self.choice, self.ground.site
         self._judge_choice()
         baseline, candidate = self._arms()
-        self._judge_build()
+        self._judge_build(baseline, candidate)
         self._judge_exclusions(baseline.settings, None if candidate is None else candidate.settings)
         cells = self._cells()
         budget = self._judge_budget(baseline, candidate)
@@ -263,10 +278,8 @@ class _Maker:
             "base": list(self.base),
             "overrides": self._shown_overrides(),
             "promoted": None if ground.promoted_by is None else {**ground.promoted_by, **self._shown(ground.promoted)},
-            "baseline": {"generation": baseline.generation, **self._shown(baseline.settings)},
-            "candidate": None
-            if candidate is None
-            else {"generation": candidate.generation, **self._shown(candidate.settings)},
+            "baseline": self._side(baseline),
+            "candidate": None if candidate is None else self._side(candidate),
             "difference": self._difference(baseline, candidate),
             "decision": None if decision is None else decision.as_dict(),
             "boots": boots,
@@ -307,13 +320,30 @@ class _Maker:
             except TrisparkError as error:
                 self._refuse(error)
 
-    def _judge_build(self) -> None:
-        """Whether the image may be used, and the adapters of the feature and of what both arms hold for it bind."""
-        names = () if self.choice is None else (self.choice.feature, *self.base)
-        refused, notes = self.ground.catalog.judge_build(names, self.ground.site.engine, self.ground.image)
-        for error in refused:
-            self._refuse(error)
-        self.remarks += notes
+    def _judge_build(self, baseline: _Arm, candidate: _Arm | None) -> None:
+        """Whether the image of each arm may be used, and the adapters of the feature and of what both arms hold for it
+        bind to it."""
+        tried = () if self.choice is None else (self.choice.feature,)
+        arms = (
+            [(baseline, self.base)] if candidate is not None and self._image(candidate) != self._image(baseline) else []
+        )
+        for side, names in [*arms, (candidate or baseline, (*tried, *self.base))]:
+            image = self._image(side)
+            refused, notes = self.ground.catalog.judge_build(names, self.ground.site.engine, image or NO_IMAGE)
+            for error in refused:
+                self._refuse(error)
+            self.remarks += [note for note in notes if note not in self.remarks]
+
+    def _image(self, side: _Arm) -> str | None:
+        """What an arm runs, NO_IMAGE where its site has no images yet; None where the site has none of that name."""
+        try:
+            image = self.ground.site.image_named(str(side.settings.get(ENGINE_IMAGE, SITE_IMAGE)))
+        except TrisparkError:
+            return None
+        return NO_IMAGE if self.ground.image == NO_IMAGE else image
+
+    def _side(self, side: _Arm) -> dict[str, Any]:
+        return {"generation": side.generation, "image": self._image(side), **self._shown(side.settings)}
 
     def _arms(self) -> tuple[_Arm, _Arm | None]:
         """Both arms as far as they can be resolved. An override that is refused is left out of them."""

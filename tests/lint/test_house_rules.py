@@ -181,7 +181,7 @@ def tracked(*patterns: str) -> list[str]:
 
 
 ANSIBLE = ("playbooks/*.yml", "roles/*.yml", "molecule/*.yml", "inventory/*.yml", "experiments/*.yml")
-CONFIGURED = (*ANSIBLE, "templates/*", "*.cfg", "Dockerfiles/*", ".config/*")
+CONFIGURED = (*ANSIBLE, "templates/*", "*.cfg", "Dockerfiles/*", ".config/*", "plugins/*")
 
 DOCUMENT_RULES: dict[Callable[[str, Any], Iterator[str]], str] = {
     unnamed_image: "- {name: x, ansible.builtin.debug: {}, vars: {image: 'registry:5000/engine:1.2'}}",

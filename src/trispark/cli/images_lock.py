@@ -33,7 +33,10 @@ def images_lock(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Status 0 only when everything that has a hash was compared and matches; UNRESOLVED is what has none."""
+    """Compare what images are made of with where it comes from, or lock one input anew.
+
+    Status 0 only when everything that has a hash was compared and matches; UNRESOLVED is what has none.
+    """
     wrong = [
         ("--update changes, --check compares: one of the two", update is not None and (check or bool(names))),
         ("--from goes with --update", given is not None and update is None),

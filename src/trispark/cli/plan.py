@@ -85,7 +85,9 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
         yield f"  promoted    by {plan['promoted']['record']}: {_settings(plan['promoted']['settings'])}"
     for arm in ("baseline", "candidate"):
         if plan[arm] is not None:
-            yield f"  {arm:<10}  {plan[arm]['generation'] or 'cannot be resolved'}"
+            image = plan[arm]["image"]
+            own = "" if image == plan["image"] else f", image: {image or 'none of that name at this site'}"
+            yield f"  {arm:<10}  {plan[arm]['generation'] or 'cannot be resolved'}{own}"
     for part in plan.get("confirms") or ():
         yield f"  confirms    {part['record']} ({part['feature']}): {', '.join(part['keys'])}"
     if plan["base"]:

@@ -52,7 +52,7 @@ def test_stage_without_trial_needs_none(catalog: Catalog) -> None:
         ("b", "wo_a", "TS-FEATURE-STAGE", "one of: block_size, k5_cap_block_verify;"),
         ("b", "verify_cap_conf", "TS-FEATURE-BUNDLE", "k5_cap_block_verify"),
         ("b", "block_size_7", "TS-FEATURE-UNAVAILABLE", "is ruled out"),
-        ("f", "canary_image", "TS-FEATURE-UNAVAILABLE", "cannot be run yet"),
+        ("g", "roce_allreduce", "TS-FEATURE-UNAVAILABLE", "cannot be run yet"),
         ("a", "packed_engram", "TS-FEATURE-BASELINE", "stage_a.yml"),
         ("a", "wo_a", "TS-FEATURE-STAGE", "leave -e feature out"),
         ("e", "engram_prefetch", "TS-FEATURE-STAGE", "do: ./trispark play stage_c -e feature=engram_prefetch"),

@@ -472,7 +472,7 @@ def plan_with(**parts: Any) -> dict[str, Any]:
         "engine": "lab",
         "image": "x",
         "promoted": None,
-        "baseline": {"generation": None},
+        "baseline": {"generation": None, "image": "x"},
         "candidate": None,
         "base": [],
         "overrides": {},

@@ -220,7 +220,7 @@ def test_pull_by_digest(real, registry_image):
     assert answer["image_id"] == docker("image", "inspect", registry_image, "--format", "{{.Id}}")
     assert real.ask("image-ensure", image=registry_image)["changed"] is False
     error = real.answer("image-ensure", image=registry_image[:-4] + "0000")["error"]
-    assert error["id"] == "TS-AGENT-DOCKER"
+    assert error["id"] == "TS-AGENT-IMAGE-ABSENT"
 
 
 def test_prune_takes_a_pulled_image_away_but_not_from_a_container(real, registry_image):
