@@ -296,7 +296,7 @@ class Catalog:
         if feature not in names:
             belongs = ", ".join(f"stage {s}" for s in self.features[feature].stages)
             if self.features[feature].stages:
-                remedy = f"./trispark play stage_{self.features[feature].stages[0]} -e feature={feature}"
+                remedy = _ways(self.features[feature].stages[0], feature)
             if not self.stages[letter].trial:
                 remedy = f"leave -e feature out, stage {letter} has no trial; or {remedy}"
             raise TrisparkError("TS-FEATURE-STAGE", f"{feature} belongs to {belongs}", where, expected, feature, remedy)
@@ -305,9 +305,10 @@ class Catalog:
 
     def _elsewhere(self, feature: str) -> str | None:
         """How the feature of another stage is tried whose name is the nearest to one that is unknown."""
-        tried = [name for name, entry in self.features.items() if entry.available and entry.tried and entry.stages]
+        tried = {name: entry for name, entry in self.features.items() if entry.available and entry.tried}
+        tried = {name: entry for name, entry in tried.items() if entry.stages and not entry.control}
         near = difflib.get_close_matches(feature, tried, n=1)
-        return f"./trispark play stage_{self.features[near[0]].stages[0]} -e feature={near[0]}" if near else None
+        return _ways(tried[near[0]].stages[0], near[0]) if near else None
 
     def require_feature(self, feature: str) -> Feature:
         """The entry. Raises TS-FEATURE-UNKNOWN."""
@@ -631,6 +632,12 @@ class Catalog:
                 tried = f"./trispark play stage_{entry.stages[0]} -e feature={feature}"
                 return f"remove it there; {tried} tries another value"
         return "remove it there"
+
+
+def _ways(stage: str, feature: str) -> str:
+    """To look at what a feature would change, and to try it: whoever asks offline must not be told to boot."""
+    given = f"-e feature={feature}"
+    return f"./trispark plan {stage} {given} shows it, ./trispark play stage_{stage} {given} tries it"
 
 
 def _nearest(value: str, offered: Sequence[str]) -> str:
