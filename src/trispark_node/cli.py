@@ -144,7 +144,7 @@ HELP = {
     "adopt-back": "start again, as it was, what was taken over",
     "wait": "wait until the engine is ready or has ended",
     "observe": "what runs in the engine's container",
-    "parity": "image, adapters, engine sources and libraries by their hashes, to compare with other nodes",
+    "parity": "hashes of image, adapters, sources and libraries, to compare nodes by",
     "request": "one HTTP request to the engine",
     "request-batch": "HTTP requests to the engine, all at once",
     "oneshot": "run the load client once",

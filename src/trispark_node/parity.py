@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from trispark_node import autotune_image, generations, libraries, processes
@@ -132,9 +133,9 @@ def tree_inside(node: Node, pids: list[int], places: tuple[str, ...], *, relativ
 
     Raises OSError, ENOENT when none of them is there.
     """
-    if not pids:
+    root = _root(node, pids)
+    if root is None:
         raise FileNotFoundError(2, NOT_SEEN, ", ".join(places))
-    root = node.procfs / str(pids[0]) / "root"
     found: dict[str, str] = {}
     size, seen = 0, False
     for place in places:
@@ -152,6 +153,12 @@ def tree_inside(node: Node, pids: list[int], places: tuple[str, ...], *, relativ
     if places and not seen:
         raise FileNotFoundError(2, "no such directory", ", ".join(places))
     return Tree(found, size)
+
+
+def _root(node: Node, pids: list[int]) -> Path | None:
+    """The container's root as its first process that lives has it."""
+    roots = (node.procfs / str(pid) / "root" for pid in pids)
+    return next((root for root in roots if root.is_dir()), None)
 
 
 def _tree(
