@@ -20,7 +20,7 @@ class ActionModule(ControllerAction):
         "plan": {"type": "dict", "default": {}},
         "answers": {"type": "dict", "required": True},
         "other_image": {"type": "str", "choices": ["refuse", "clear"], "default": "refuse"},
-        "root": {"type": "path"},
+        "root": {"type": "path", "default": "."},
         "site": {"type": "str", "default": ""},
     }
 

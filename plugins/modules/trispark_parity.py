@@ -34,6 +34,7 @@ options:
   root:
     description: For V(chain) the project's directory.
     type: path
+    default: .
   site:
     description: For V(chain) the site's name.
     type: str

@@ -175,7 +175,7 @@ HASH = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("numpy", "h
 
 
 def identity(resolution: Resolution, rank: int) -> dict[str, Any]:
-    """What the agent hashes on a healthy rank. The head has loaded what serves its API too; tactics are a rank's own."""
+    """What the agent hashes on a healthy rank. The head has loaded what serves its API; tactics are a rank's own."""
     source = {f"/opt/engine/{name}.py": hashlib.sha256(name.encode()).hexdigest() for name in "abc"}
     adapters = dict(resolution.resolved["adapters"])
     loaded = {"/usr/lib/libc.so.6": HASH["c"], "/opt/site-packages/numpy/core.so": HASH["numpy"]}
