@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.unit.controller.conftest import identity
 
-from trispark.images import chain
-from trispark.images.chain import STEPS, lines, make_chain, published, wants_files
+from trispark.images import rank_chain
+from trispark.images.rank_chain import STEPS, lines, make_chain, published, wants_files
 from trispark.resolve import Resolution
 
 NODES = {0: "spark0", 1: "spark1", 2: "spark2"}
@@ -161,7 +161,7 @@ def test_provenance_has_its_place(
 ) -> None:
     module = ModuleType("provenance")
     module.shown = lambda root, reference: {"root": str(root), "signed": reference}  # type: ignore[attr-defined]
-    monkeypatch.setattr(chain.importlib, "import_module", lambda name: module)
+    monkeypatch.setattr(rank_chain.importlib, "import_module", lambda name: module)
     image = baseline.resolved["image"]
     assert made(answers, image)["image"]["provenance"] == {"root": ".", "signed": image}
     assert made(answers)["image"]["provenance"] is None
@@ -173,6 +173,6 @@ def test_a_broken_part_of_provenance_is_no_missing_one(
     def lacks(_name: str) -> ModuleType:
         raise ModuleNotFoundError("no module", name="its.own.import")
 
-    monkeypatch.setattr(chain.importlib, "import_module", lacks)
+    monkeypatch.setattr(rank_chain.importlib, "import_module", lacks)
     with pytest.raises(ModuleNotFoundError):
         made(answers, "x@sha256:" + "1" * 64)
