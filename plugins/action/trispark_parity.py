@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from trispark.controller_action import ControllerAction
 from trispark.gate_result import failed_line
 from trispark.gates import failed
-from trispark.images.rank_chain import lines, make_chain, published, wants_files
 from trispark.images.launch_gate import judge_launch
+from trispark.images.rank_chain import lines, make_chain, published, wants_files
 
 
 class ActionModule(ControllerAction):

@@ -31,7 +31,8 @@ def table(heading: str) -> dict[str, str]:
 
 
 def check_ids() -> set[str]:
-    """Ids given to results of the gates and of the comparison before a launch, `check_id` of the action plugins, and what a role's assertion begins with."""
+    """Ids given to results of the gates and of the comparison before a launch, `check_id` of the action plugins, and
+    what a role's assertion begins with."""
     found: set[str] = set()
     for path in ROOT.glob("roles/*/tasks/*.yml"):
         found.update(re.findall(r"fail_msg: (?:>-\s+)?\"?([a-z_]+\.[a-z_]+): ", path.read_text(encoding="utf-8")))

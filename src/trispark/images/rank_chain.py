@@ -27,7 +27,8 @@ STEPS: Final = (
     "libraries",
     "autotune",
 )
-PROVENANCE: Final = "trispark.images.provenance"
+PROVENANCE: Final = ("trispark.images.chain", "provenance_of")
+"""Module and function that say who built and signed an image: (directory of what is kept, reference) -> JSON."""
 
 
 @dataclass(frozen=True)
@@ -234,17 +235,18 @@ def published(chain: Chain, root: Path) -> dict[str, Any]:
 
 
 def _provenance(root: Path, reference: str | None) -> Mapping[str, Any] | None:
-    """What `trispark.images.provenance.shown(root, reference)` says of the image; None without such a part."""
+    """What `PROVENANCE` says of the image; None without such a part."""
     if reference is None:
         return None
+    name, function = PROVENANCE
     try:
-        module = importlib.import_module(PROVENANCE)
+        module = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name != PROVENANCE:
+        if error.name != name:
             raise
         return None
-    shown: Callable[[Path, str], Mapping[str, Any] | None] | None = getattr(module, "shown", None)
-    return None if shown is None else shown(root, reference)
+    shown: Callable[[Path, str], Mapping[str, Any]] = getattr(module, function)
+    return shown(root / ".trispark" / "provenance", reference)
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:

@@ -160,10 +160,10 @@ def test_provenance_has_its_place(
     answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch, baseline: Resolution
 ) -> None:
     module = ModuleType("provenance")
-    module.shown = lambda root, reference: {"root": str(root), "signed": reference}  # type: ignore[attr-defined]
+    module.provenance_of = lambda place, image: {"place": str(place), "signed": image}  # type: ignore[attr-defined]
     monkeypatch.setattr(rank_chain.importlib, "import_module", lambda name: module)
     image = baseline.resolved["image"]
-    assert made(answers, image)["image"]["provenance"] == {"root": ".", "signed": image}
+    assert made(answers, image)["image"]["provenance"] == {"place": ".trispark/provenance", "signed": image}
     assert made(answers)["image"]["provenance"] is None
 
 
