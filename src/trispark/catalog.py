@@ -106,6 +106,22 @@ class BatchCheck(Strict):
     body: dict[str, Any] = Field(default_factory=dict)
 
 
+class EngineIdentity(Strict):
+    """What must be the same on every rank, by its place in the container."""
+
+    sources: tuple[str, ...] = Field(min_length=1)
+    same_set: tuple[str, ...]
+    compiled: tuple[str, ...]
+    autotune: str | None
+
+    @model_validator(mode="after")
+    def _places(self) -> EngineIdentity:
+        for path in (*self.sources, *self.compiled, self.autotune):
+            if path is not None and not is_plain_path(path):
+                raise ValueError(f"an absolute path without . or .. is needed, not {path}")
+        return self
+
+
 class Engine(Strict):
     """How an engine is run in its container; the header of engines.yml explains the fields."""
 
@@ -128,6 +144,7 @@ class Engine(Strict):
     image_env: tuple[str, ...]
     gpus: bool
     privileged: Literal["never", "site"]
+    identity: EngineIdentity
     packages: tuple[str, ...]
     version_command: tuple[str, ...] = Field(min_length=1)
     ready_evidence: str

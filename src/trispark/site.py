@@ -236,6 +236,9 @@ class Site(BaseModel):
     """Generations that stay on a node beside those that are never removed."""
     keep_boots: Annotated[int, Field(ge=1, le=100000)] = 50
     """Boots whose logs stay on a node."""
+    autotune_other_image: Literal["refuse", "clear"] = "refuse"
+    """What a boot does where a rank has kernel tactics that were made under another image: it is refused, or they are
+    cleared on every rank."""
     lock_lease_s: Annotated[float, Field(ge=5, le=3600)] = 60.0
     """Seconds after which a controller's lock of the fleet is stale when it is not renewed."""
     world_size: Annotated[int, Field(ge=1, le=8)]

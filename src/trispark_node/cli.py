@@ -144,6 +144,7 @@ HELP = {
     "adopt-back": "start again, as it was, what was taken over",
     "wait": "wait until the engine is ready or has ended",
     "observe": "what runs in the engine's container",
+    "parity": "hashes of image, adapters, sources and libraries, to compare nodes by",
     "request": "one HTTP request to the engine",
     "request-batch": "HTTP requests to the engine, all at once",
     "oneshot": "run the load client once",
@@ -203,7 +204,8 @@ VERBS: dict[str, Verb] = {
     "adopt": _changing("adopt", _later("adopt:AdoptRequest.parse"), _later("adopt:plan_adopt")),
     "adopt-back": _changing("adopt-back", _later("adopt:BackRequest.parse"), _later("adopt:plan_back")),
     "wait": _asking(_later("watching:WaitRequest.parse"), _later("watching:wait")),
-    "observe": _asking(_later("logs:LogRequest.parse"), _later("observe:observe")),
+    "observe": _asking(_later("observe:ObserveRequest.parse"), _later("observe:observe")),
+    "parity": _asking(_later("parity:ParityRequest.parse"), _later("parity:parity")),
     "request": _asking(
         _later("http_request:HttpRequest.parse"),
         lambda node, request: _later("http_request:perform")(node.http, request),
