@@ -1,4 +1,4 @@
-"""The stage F image trial with two images of the lab's engine, and the way back without a registry, judged from outside."""
+"""The stage F trial of an image with two images of the lab's engine, and the way back without a registry."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def tried(serving: Any) -> tuple[Any, list[dict[str, Any]]]:
 
 
 def test_each_arm_ran_its_own_image_and_a_rollback_needs_no_registry(tried: tuple[Any, list[dict[str, Any]]]) -> None:
-    """One trial, which takes minutes: its boots, its verdict, what serves after it, then the way back from the canary."""
+    """One trial, which takes minutes: its boots, its verdict, what serves after it, then the way back."""
     lab, records = tried
     site_image, canary = images_of(lab)
     assert site_image.partition("@")[2] != canary.partition("@")[2]

@@ -87,6 +87,10 @@ def test_a_site_without_that_image_is_refused_and_told_what_to_set(site: Site, c
     plan = plan_on(ground(site, catalog, project), "f", "canary_image")
     assert [refusal["id"] for refusal in plan["refusals"]] == ["TS-PLAN-IMAGE-MISSING"]
     assert plan["candidate"]["image"] is None
+    shown = [plan[arm]["generation"] for arm in ("baseline", "candidate")]
+    assert shown == [resolve(site, catalog, None, None, project).id, None], "the rest is worked out all the same"
+    assert [boot["generation"] for boot in plan["boots"] if boot["arm"] == "candidate"] == [None, None]
+    assert "not-built.invalid" not in str(plan)
     fleet = load_site(REPOSITORY / "inventory" / "sparks")
     assert fleet.engine_images == {}
     error = refused(lambda: resolve_arms(fleet, catalog, "canary_image", None, REPOSITORY))
