@@ -123,7 +123,7 @@ HELP = {
     "version": "version of the agent and of its protocol",
     "host": "memory, disks, addresses and Docker of this node",
     "status": "generation, engine, canary, packed state, drift, records, and what is damaged",
-    "image-ensure": "pull an image by its digest",
+    "image-ensure": "have an image by its digest: from its registry, or from an archive on this node",
     "engram": "inspect, verify or pack this rank's Engram shards, and wait for it",
     "engram-job": "begin, watch or end work on whole shards, which takes minutes to hours",
     "share": "export, mount, compare or remove the checkpoint's share",
