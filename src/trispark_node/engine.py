@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trispark_node import ENGINE_NAME, engine_state, epoch, generations, host, logs, processes, room, stopped
+from trispark_node import ENGINE_NAME, engine_state, epoch, generations, logs, processes, room, stopped
 from trispark_node.containers import (
     ROLE_ENGINE,
     Identity,
@@ -144,7 +144,7 @@ def _check_epoch(node: Node, request: StartRequest) -> None:
     stored = epoch.read(node)
     if request.epoch != stored.number:
         raise epoch.stale("start", f"epoch {stored.number} as fenced", f"epoch {request.epoch}")
-    here = host.boot_identity(node)
+    here = node.boot_identity
     if stored.host_boot not in (None, here):
         raise epoch.of_another_host_boot(stored, here)
     if stored.boot_id not in (None, request.boot_id):

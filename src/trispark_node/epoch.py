@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trispark_node import host
 from trispark_node.canonical import canonical_json
 from trispark_node.containers import ROLE_ENGINE, identity, own
 from trispark_node.errors import AgentError
@@ -115,7 +114,7 @@ def of_another_host_boot(stored: Epoch, here: str) -> AgentError:
 def plan_fence(node: Node, request: FenceRequest) -> Plan:
     least = read_or_least(node)
     stored = least.epoch
-    wanted = Epoch(request.epoch, request.boot_id, host.boot_identity(node))
+    wanted = Epoch(request.epoch, request.boot_id, node.boot_identity)
     same = (stored.number, stored.boot_id) == (wanted.number, wanted.boot_id)
     if same and stored.boot_id is not None and stored.host_boot in (None, wanted.host_boot):
         return Plan(None, {"epoch": stored.number})

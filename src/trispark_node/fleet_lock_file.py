@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trispark_node import host, processes
+from trispark_node import processes
 from trispark_node.canonical import canonical_json
 from trispark_node.errors import AgentError
 from trispark_node.fields import Fields
@@ -173,7 +173,7 @@ def write(node: Node, state: State) -> None:
 
 
 def new_holder(node: Node, owner: Owner, lease_s: float, replaced: Holder | None) -> Holder:
-    return Holder(owner, node.clock.now(), node.clock.boottime(), host.boot_identity(node), lease_s, replaced)
+    return Holder(owner, node.clock.now(), node.clock.boottime(), node.boot_identity, lease_s, replaced)
 
 
 def lease_of(node: Node, holder: Holder) -> Lease:
@@ -182,7 +182,7 @@ def lease_of(node: Node, holder: Holder) -> Lease:
     renewal = read_renewal(node)
     if renewal is not None and renewal.token == holder.owner.token:
         last_s = renewal.renewed_s
-    elif holder.host_boot == host.boot_identity(node) and holder.taken_s <= now:
+    elif holder.host_boot == node.boot_identity and holder.taken_s <= now:
         last_s = holder.taken_s
     else:
         last_s = _boot_started_s(node)
@@ -200,7 +200,7 @@ def read_renewal(node: Node) -> Renewal | None:
     """None where there is none of this boot of the host that can be read and believed."""
     try:
         fields = Fields(parse_json(read_bounded(node.layout.fleet_hold, _HOLD_BYTES)), "hold")
-        if fields.text("host_boot") != host.boot_identity(node):
+        if fields.text("host_boot") != node.boot_identity:
             return None
         renewed_s = fields.seconds("renewed_s", high=2**40)
         lease_s = fields.seconds("lease_s", high=LONGEST_LEASE_S)
@@ -236,7 +236,7 @@ def hold(node: Node, *, tolerant: bool = False) -> Iterator[int | None]:
 def renew(node: Node, descriptor: int, token: str, lease_s: float) -> None:
     """In place and not synced; whoever reads it has the lock's own lock."""
     value = {
-        "host_boot": host.boot_identity(node),
+        "host_boot": node.boot_identity,
         "lease_s": lease_s,
         "renewed_s": round(node.clock.boottime(), 3),
         "token": token,

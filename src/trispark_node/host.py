@@ -43,16 +43,6 @@ def host(node: Node, request: HostRequest) -> dict[str, Any]:
     }
 
 
-def boot_identity(node: Node) -> str:
-    """Differs after every start of the host, and after every start of a container that plays one.
-
-    `<boot id of the kernel>:<start of process 1 in clock ticks since the kernel's start>`. A node that went down and
-    came back is recognised by it, whatever its files and addresses say.
-    """
-    kernel = (node.procfs / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{kernel}:{processes.start_ticks(node.procfs, 1)}"
-
-
 def _disk(path: str) -> dict[str, Any]:
     """The file system of `path`. While the path does not exist that of its nearest existing parent, where it would be
     made; a link is followed first, also one that leads to nothing yet."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trispark_node import engine, epoch, host, logs, site_facts
+from trispark_node import engine, epoch, logs, site_facts
 from trispark_node.containers import ROLE_ENGINE, identity, own
 from trispark_node.docker_client import Container
 from trispark_node.errors import AgentError
@@ -49,7 +49,7 @@ def _stale(node: Node, alive: list[Container], problems: list[str]) -> list[Cont
     except AgentError as error:
         problems.append(str(error))
         return []  # what cannot be judged is not stopped
-    if stored.host_boot not in (None, host.boot_identity(node)):
+    if stored.host_boot not in (None, node.boot_identity):
         return alive
     return [container for container in alive if _epoch_of(container) != stored.number]
 

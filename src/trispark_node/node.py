@@ -48,5 +48,17 @@ class Node:
         return self.connect()
 
     @cached_property
+    def boot_identity(self) -> str:
+        """Differs after every start of the host, and after every start of a container that plays one.
+
+        `<boot id of the kernel>:<start of process 1 in clock ticks since the kernel's start>`. A node that went down
+        and came back is recognised by it, whatever its files and addresses say. No call of the agent outlives it.
+        """
+        from trispark_node import processes
+
+        kernel = (self.procfs / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{kernel}:{processes.start_ticks(self.procfs, 1)}"
+
+    @cached_property
     def journal(self) -> Journal:
         return Journal(self.layout.journal, self.disk, self.clock)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trispark_node import ENGINE_NAME, engine, epoch, generations, good, host, room, stopped
+from trispark_node import ENGINE_NAME, engine, epoch, generations, good, room, stopped
 from trispark_node.canonical import canonical_json
 from trispark_node.containers import ROLE_ENGINE, own, refuse_foreign
 from trispark_node.docker_client import Container
@@ -165,7 +165,7 @@ def plan_rollback(node: Node, request: RollbackRequest) -> Plan:
     stored = _stored_epoch(node, request)
     pending = _pending_or_none(node)
     before = _current_or_none(node)
-    here = host.boot_identity(node)
+    here = node.boot_identity
     of_this_start = stored.host_boot in (None, here)
     resumed = request.epoch is None and pending is not None and pending.target == generation and of_this_start
     wanted = stored.number if resumed else stored.number + 1 if request.epoch is None else request.epoch
@@ -346,7 +346,7 @@ def plan_clear(node: Node, request: ClearRequest) -> Plan:
         return Plan(None, {"cleared": None})
     found = _pending_or_none(node)
 
-    fence = epoch.Epoch(epoch.read(node).number + 1, None, host.boot_identity(node)) if request.fence else None
+    fence = epoch.Epoch(epoch.read(node).number + 1, None, node.boot_identity) if request.fence else None
 
     def apply() -> dict[str, Any]:
         if fence is not None:

@@ -16,7 +16,6 @@ from trispark_node import (
     fleet_lock,
     generations,
     good,
-    host,
     lock,
     packed_state,
     processes,
@@ -109,7 +108,7 @@ def status(node: Node, request: StatusRequest = StatusRequest(quick=False)) -> d
             "engine": lambda: _engine(node),
             "unstartable": lambda: _unstartable(node, answer),
             "baseline": lambda: baseline.show(node),
-            "host": lambda: {"host_boot": host.boot_identity(node)},
+            "host": lambda: {"host_boot": node.boot_identity},
         }
     )
     if request.quick:

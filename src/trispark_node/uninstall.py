@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from trispark_node.containers import ROLE_BENCH, ROLE_ENGINE, own
@@ -114,7 +115,7 @@ def _leaving(node: Node, request: UninstallRequest) -> Leaving:
 def _names(layout: Layout) -> Iterator[str]:
     """Every name that the layout gives to something directly below the root."""
     for name, kind in vars(Layout).items():
-        if isinstance(kind, property):
+        if isinstance(kind, cached_property):
             yield getattr(layout, name).relative_to(layout.root).parts[0]
     yield layout.lock("state").name
     yield LEFT[0]

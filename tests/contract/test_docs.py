@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ def test_every_file_of_a_node_is_in_the_table() -> None:
     names = {
         getattr(layout, name).relative_to(layout.root).parts[0]
         for name, kind in vars(Layout).items()
-        if isinstance(kind, property)
+        if isinstance(kind, cached_property)
     }
     assert {"generations", "current", "records"} <= names
     assert {*names, layout.lock("state").name} <= listed

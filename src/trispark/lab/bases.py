@@ -14,6 +14,7 @@ import yaml
 
 from trispark.errors import TrisparkError
 from trispark.host import Say
+from trispark.images.layers import EPOCH
 from trispark.lab.engine_api import EngineApi, image_exists
 from trispark.lab.files import PARTIAL, hash_files, prune
 from trispark.lab.layout import LABEL_CONTENT, LABEL_IMAGE, LABEL_ROOT, Paths, root_id
@@ -43,7 +44,7 @@ def load_recipes(repo: Path, machine: str) -> dict[str, Recipe]:
     directory = repo / "Dockerfiles"
     sources = [directory / "bases.yml", directory / "bootstrap.sh"]
     loaded: dict[str, Any] = yaml.safe_load(sources[0].read_text(encoding="utf-8"))
-    key = hash_files(directory, sources, machine)[:12]
+    key = hash_files(directory, sources, machine, str(EPOCH))[:12]
     return {
         name: Recipe(
             name=name,
@@ -144,7 +145,10 @@ def _bootstrap(repo: Path, tars: dict[str, Path], recipes: dict[str, Recipe], sa
         "TS-LAB-BOOTSTRAP",
         "mmdebstrap did not make the root file systems",
         timeout_s=BOOTSTRAP_DEADLINE_S,
-        env={"TMPDIR": "/var/tmp"},  # /tmp may be a small tmpfs, and one without device nodes
+        env={
+            "TMPDIR": "/var/tmp",
+            "SOURCE_DATE_EPOCH": str(EPOCH),
+        },  # /tmp may be a small tmpfs, and one without device nodes
         root_for="bootstrap the lab's root file systems",
     )
     run(

@@ -10,6 +10,7 @@ import docker
 import docker.errors
 
 from trispark.errors import TrisparkError
+from trispark.images.build import BuildEngine
 
 CALL_TIMEOUT_S: Final = 300
 """An import of a root file system of 350 MB is one call."""
@@ -64,10 +65,12 @@ class EngineWriter(Protocol):
 
     def remove_volume(self, name: str) -> None: ...
 
+    def remove_image(self, image: str, *, force: bool) -> Any: ...
+
     def create_network(self, name: str, *, driver: str, ipam: Any, labels: Mapping[str, str]) -> Json: ...
 
 
-class Engine(EngineApi, EngineWriter, Protocol):
+class Engine(EngineApi, EngineWriter, BuildEngine, Protocol):
     """What :func:`connect` gives."""
 
 

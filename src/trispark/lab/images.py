@@ -4,33 +4,77 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 from trispark.errors import TrisparkError
+from trispark.images.layers import EPOCH
 from trispark.lab.files import hash_files, make_directory, prune, source_files
 from trispark.lab.layout import PUSH_REGISTRY, Paths, root_id
 from trispark.lab.prepared import Image
 
+FORMAT: Final = f"1:{EPOCH}"
+"""Of what an image is made into after its build; another one needs another tag."""
+ENGINE_BUILDS: Final = {"lab-engine": "stock", "lab-engine-canary": "canary"}
+"""Image -> what the engine in it calls its build: two images that differ, for trials of images."""
 
-def ensure_contexts(paths: Paths, bases: dict[str, str], site_packages: Path) -> dict[str, Image]:
-    """The four images in build order: the node, the shared packages, and the two on top of them."""
-    root = root_id(paths.repo)
-    node = _image(paths, root, "lab-node", bases["lab-node"], {}, pushed=False)
-    deps = _image(paths, root, "lab-deps", bases["lab-base"], {"site-packages": site_packages}, pushed=False)
-    engine = _image(
-        paths, root, "lab-engine", deps.reference, {"trispark_lab": paths.repo / "lab" / "trispark_lab"}, pushed=True
-    )
-    bench = _image(
-        paths, root, "bench", deps.reference, {"trispark_bench": paths.repo / "src" / "trispark_bench"}, pushed=True
-    )
-    images = {image.name: image for image in (node, deps, engine, bench)}
+
+@dataclass(frozen=True)
+class Base:
+    """What an image is built on: its name in this machine's Engine, and the hash of what it is made of."""
+
+    reference: str
+    content: str
+
+
+def ensure_contexts(paths: Paths, bases: dict[str, Base], site_packages: Path) -> dict[str, Image]:
+    """The images in build order: the node, the shared packages, and those on top of them."""
+    repo = paths.repo
+    node = _image(paths, "lab-node", bases["lab-node"], {}, pushed=False)
+    deps = _image(paths, "lab-deps", bases["lab-base"], {"site-packages": site_packages}, pushed=False)
+    shared = Base(deps.reference, deps.content)
+    engines = [
+        _image(
+            paths,
+            name,
+            shared,
+            {"trispark_lab": repo / "lab" / "trispark_lab"},
+            recipe_of="lab-engine",
+            texts={"BUILD": f"{build}\n"},
+            pushed=True,
+        )
+        for name, build in ENGINE_BUILDS.items()
+    ]
+    bench = _image(paths, "bench", shared, {"trispark_bench": repo / "src" / "trispark_bench"}, pushed=True)
+    images = {image.name: image for image in (node, deps, *engines, bench)}
     prune(paths.cache / "context", "", [Path(image.context).name for image in images.values()])
     return images
 
 
-def _image(paths: Paths, root: str, name: str, base: str, trees: dict[str, Path], *, pushed: bool) -> Image:
-    recipe = paths.repo / "Dockerfiles" / name
+def labels(image: Image) -> dict[str, str]:
+    """All labels of an image that is pushed: the same from whatever directory it is built."""
+    return {
+        "org.opencontainers.image.title": f"trispark {image.name}",
+        "org.opencontainers.image.licenses": "Apache-2.0",
+        "org.opencontainers.image.revision": image.content,
+    }
+
+
+def _image(
+    paths: Paths,
+    name: str,
+    base: Base,
+    trees: dict[str, Path],
+    *,
+    pushed: bool,
+    recipe_of: str | None = None,
+    texts: Mapping[str, str] = MappingProxyType({}),
+) -> Image:
+    """One image and its context. `recipe_of`: the image whose Dockerfile it has; `texts`: small files beside it."""
+    recipe = paths.repo / "Dockerfiles" / (recipe_of or name)
     for directory in (recipe, *trees.values()):
         if not directory.is_dir():
             raise TrisparkError(
@@ -45,7 +89,8 @@ def _image(paths: Paths, root: str, name: str, base: str, trees: dict[str, Path]
     keys = [
         tree.name if tree.parent == paths.cache else hash_files(tree, source_files(tree)) for tree in trees.values()
     ]
-    content = hash_files(recipe, source_files(recipe), base, *keys)[:16]
+    given = [f"{target}={text}" for target, text in sorted(texts.items())]
+    content = hash_files(recipe, source_files(recipe), FORMAT, base.content, *given, *keys)[:16]
     context = paths.cache / "context" / f"{name}-{content}"
 
     def fill(partial: Path) -> None:
@@ -54,15 +99,17 @@ def _image(paths: Paths, root: str, name: str, base: str, trees: dict[str, Path]
             # Hard links: a context is read once by the build and never written.
             linked = tree.parent == paths.cache
             _copy(source_files(tree), tree, partial / target, link=linked)
+        for target, text in texts.items():
+            (partial / target).write_text(text, encoding="utf-8")
 
     make_directory(context, fill)
     repository = f"{PUSH_REGISTRY}/trispark/{name}" if pushed else f"trispark/{name}"
     return Image(
         name=name,
-        reference=f"{repository}:{root[:8]}-{content}",
+        reference=f"{repository}:{root_id(paths.repo)[:8]}-{content}",
         content=content,
         context=str(context),
-        base=base,
+        base=base.reference,
         pushed=pushed,
     )
 

@@ -29,7 +29,7 @@ def ensure_site_packages(paths: Paths, machine: str, say: Say) -> Path:
     lock = paths.repo / "requirements" / "engine.txt"
     if not lock.is_file():
         raise missing_source(lock)
-    key = hash_files(lock.parent, [lock], IMAGE_PYTHON, machine)[:12]
+    key = hash_files(lock.parent, [lock], IMAGE_PYTHON, machine, "without scripts")[:12]
     target = paths.cache / f"site-packages-{key}"
 
     def fill(partial: Path) -> None:
@@ -49,12 +49,23 @@ def ensure_site_packages(paths: Paths, machine: str, say: Say) -> Path:
         for tests in sorted(partial.rglob("tests")):
             if tests.is_dir():
                 shutil.rmtree(tests)
+        without_scripts(partial)
         for stub in [*partial.rglob("*.pyi"), *partial.rglob("*.pyx"), *partial.rglob("*.a")]:
             stub.unlink()
 
     make_directory(target, fill)
     prune(paths.cache, "site-packages-", [target.name])
     return target
+
+
+def without_scripts(site_packages: Path) -> None:
+    """Remove the commands that pip makes: nothing calls them, and they name the interpreter of this machine."""
+    if (site_packages / "bin").is_dir():
+        shutil.rmtree(site_packages / "bin")
+    for record in site_packages.glob("*.dist-info/RECORD"):
+        lines = record.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if not line.removeprefix("../../").startswith("bin/")]
+        record.write_text("".join(kept), encoding="utf-8")
 
 
 def ensure_checkpoint(paths: Paths, say: Say) -> Path:

@@ -33,6 +33,8 @@ from trispark.lab.state import Assessment, Observed, assess, assess_removal
 
 SITE_KEYS: Final = {"lab-engine": "site_engine_image", "bench": "site_bench_image"}
 """Pushed image -> key in images.yml."""
+ENGINE_IMAGES: Final = {"lab-engine-canary": "canary"}
+"""Pushed image -> its name in site_engine_images of images.yml."""
 
 GRACE_S: Final = 15.0
 """A node that an interrupted `up` started a moment ago may still be starting."""
@@ -82,7 +84,7 @@ def up_plan(repo: Path, client: EngineApi, digest: Digest = digest_of) -> dict[s
             desired.options(each) for each in desired.containers if each.name in assessment.create_containers
         ],
         "builds": builds,
-        "pushes": [prepared.images[name].reference for name, reference in references.items() if not reference],
+        "pushes": [name for name, reference in references.items() if not reference],
         "labels": desired.labels,
         "reasons": assessment.reasons,
         "abandoned": list(assessment.abandoned),
@@ -146,7 +148,8 @@ def down_plan(repo: Path, client: EngineApi) -> dict[str, Any]:
 def render_images_yml(references: dict[str, str]) -> str:
     """Text of inventory/lab/group_vars/all/images.yml."""
     lines = ["# Written by playbooks/lab_up.yml from the digests in the lab's registry; git-ignored."]
-    lines += [f"{SITE_KEYS[name]}: {reference}" for name, reference in sorted(references.items(), reverse=True)]
+    lines += [f"{SITE_KEYS[name]}: {references[name]}" for name in sorted(SITE_KEYS, reverse=True)]
+    lines += ["site_engine_images:", *(f"  {name}: {references[image]}" for image, name in ENGINE_IMAGES.items())]
     return "\n".join(lines) + "\n"
 
 

@@ -11,7 +11,7 @@ from trispark.errors import TrisparkError
 from trispark.host import Say, alone, private_directory, state_directory
 from trispark.lab.bases import ensure_bases, load_recipes
 from trispark.lab.engine_api import EngineApi, connect
-from trispark.lab.images import ensure_contexts
+from trispark.lab.images import Base, ensure_contexts
 from trispark.lab.inputs import ensure_checkpoint, ensure_site_packages
 from trispark.lab.keys import ensure_keys
 from trispark.lab.layout import Paths, load_layout
@@ -55,7 +55,8 @@ def prepare(repo: Path, say: Say, client: EngineApi | None = None) -> None:
             checkpoint = ensure_checkpoint(paths, say)
             agent, agent_sha256 = ensure_agent(paths.repo, paths.cache)
             keys = ensure_keys(paths.ssh, layout)
-            images = ensure_contexts(paths, bases.result(), site_packages)
+            made = {name: Base(reference, recipes[name].key) for name, reference in bases.result().items()}
+            images = ensure_contexts(paths, made, site_packages)
         save_prepared(
             paths.prepared,
             Prepared(

@@ -11,8 +11,8 @@ from trispark.errors import TrisparkError
 from trispark.lab.files import write_atomic
 
 FORMAT: Final = 1
-BUILD_ORDER: Final = ("lab-node", "lab-deps", "lab-engine", "bench")
-"""The last two are built on lab-deps."""
+BUILD_ORDER: Final = ("lab-node", "lab-deps", "lab-engine", "lab-engine-canary", "bench")
+"""Those after lab-deps are built on it."""
 
 
 @dataclass(frozen=True)

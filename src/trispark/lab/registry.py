@@ -5,9 +5,9 @@ from __future__ import annotations
 import http.client
 from typing import Final
 
+from trispark.images.oci import MANIFEST_TYPE
 from trispark.lab.layout import PUSH_REGISTRY
 
-MANIFEST: Final = "application/vnd.docker.distribution.manifest.v2+json"
 TIMEOUT_S: Final = 5.0
 
 
@@ -27,7 +27,7 @@ def digest_of(reference: str, address: str = PUSH_REGISTRY) -> str:
     host, _, port = address.partition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=TIMEOUT_S)
     try:
-        connection.request("HEAD", f"/v2/{repository}/manifests/{tag}", headers={"Accept": MANIFEST})
+        connection.request("HEAD", f"/v2/{repository}/manifests/{tag}", headers={"Accept": MANIFEST_TYPE})
         answer = connection.getresponse()
         answer.read()
         return answer.getheader("Docker-Content-Digest", "") if answer.status == 200 else ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from fault_lab import (
     STATE,
     TRIAL,
     Matrix,
+    Row,
     begin,
     boot_of,
     docker,
@@ -23,7 +26,6 @@ from fault_lab import (
     last_good,
     require_one_generation,
     require_serving,
-    running,
     shell,
     started,
     until,
@@ -39,33 +41,43 @@ AGENT = f"{STATE}/bin/trispark-node"
 RECORDED = "recover stops what has no record, records it as failed, and what was good serves again"
 
 
-def end_in_the_middle(lab: Any, matrix: Matrix, name: str, phase: str, words: tuple[str, ...], node: str) -> None:
-    """The controller ends when an engine of a new boot has begun to run on `node`; the next command is `recover`."""
-    with matrix.row(name, f"{name.split()[1]} to the whole command when its first engine runs", phase, RECORDED) as row:
-        before = boot_of(lab.inspect(node))
+@contextmanager
+def ended_in_the_middle(lab: Any, matrix: Matrix, name: str, phase: str, words: tuple[str, ...]) -> Iterator[Row]:
+    """The command ends when an engine of a new boot has begun to run; that boot is recorded as failed once the
+    recovery in the block is done."""
+    sent = name.split()[1]
+    with matrix.row(name, f"{sent} to the whole {words[-1]} when its first engine runs", phase, RECORDED) as row:
+        before = boot_of(lab.inspect("spark1"))
         process = begin(lab, *words)
-        until("a new engine runs", started(lab, node, before), 120 * lab.patience, 0.02, process)
-        left = boot_of(lab.inspect(node))
+        until("a new engine runs", started(lab, "spark1", before), 120 * lab.patience, 0.02, process)
+        left = boot_of(lab.inspect("spark1"))
         kill_group(process, SIGNALS[name])
         process.communicate(timeout=120 * lab.patience)
         require_one_generation(lab)
-        done = front(lab, "recover")
-        assert done.rc == 0, done.output[-3000:]
-        boot = matrix.served(lab)
+        yield row
+        boot = require_serving(lab)
         assert boot != left
         record = json.loads(lab.node("spark0", "sh", "-c", f"cat {STATE}/records/*-{left}.json"))
         assert record["outcome"]["state"] == "failed"
+        row.observed = f"boot {left} recorded as failed, {boot} serves"
+
+
+def recovered(lab: Any, matrix: Matrix, *rows: Row) -> None:
+    done = front(lab, "recover")
+    assert done.rc == 0, done.output[-3000:]
+    matrix.served(lab)
+    for row in rows:
         row.seconds = done.seconds
-        row.observed = f"boot {left} recorded as failed, {boot} serves, {done.seconds:.1f} s with its start"
 
 
-def test_a_controller_is_killed_in_a_boot(ready: Any, matrix: Matrix) -> None:
-    end_in_the_middle(ready, matrix, "controller SIGKILL", BOOT, ("play", "boot"), "spark1")
-
-
-@pytest.mark.parametrize("name", ["controller SIGTERM", "controller SIGINT"])
-def test_a_controller_is_ended_in_a_rollback(known: Any, matrix: Matrix, name: str) -> None:
-    end_in_the_middle(known, matrix, name, ROLLBACK, ("rollback",), "spark1")
+def test_a_controller_is_ended_in_a_boot_and_in_two_recoveries(known: Any, matrix: Matrix) -> None:
+    """SIGKILL in a boot; SIGTERM in the recovery from it, once its rollback starts engines; SIGINT in the next one."""
+    with (
+        ended_in_the_middle(known, matrix, "controller SIGKILL", BOOT, ("play", "boot")) as killed,
+        ended_in_the_middle(known, matrix, "controller SIGTERM", ROLLBACK, ("recover",)) as terminated,
+        ended_in_the_middle(known, matrix, "controller SIGINT", ROLLBACK, ("recover",)) as interrupted,
+    ):
+        recovered(known, matrix, killed, terminated, interrupted)
 
 
 @pytest.mark.slow
@@ -73,6 +85,8 @@ def test_a_controller_is_ended_in_a_rollback(known: Any, matrix: Matrix, name: s
     ("name", "phase", "words"),
     [
         ("controller SIGKILL", ROLLBACK, ("rollback",)),
+        ("controller SIGTERM", ROLLBACK, ("rollback",)),
+        ("controller SIGINT", ROLLBACK, ("rollback",)),
         ("controller SIGTERM", BOOT, ("play", "boot")),
         ("controller SIGINT", BOOT, ("play", "boot")),
         ("controller SIGKILL", TRIAL, ("play", "stage_c", "-e", "feature=wo_a")),
@@ -83,25 +97,26 @@ def test_a_controller_is_ended_in_a_rollback(known: Any, matrix: Matrix, name: s
 def test_a_controller_ends_in_the_other_phases(
     ready: Any, matrix: Matrix, name: str, phase: str, words: tuple[str, ...]
 ) -> None:
-    end_in_the_middle(ready, matrix, name, phase, words, "spark1")
+    with ended_in_the_middle(ready, matrix, name, phase, words) as row:
+        recovered(ready, matrix, row)
 
 
-def test_two_operators_at_once(ready: Any, matrix: Matrix) -> None:
+def test_two_operators_at_once(known: Any, matrix: Matrix) -> None:
     """The second command is refused within seconds by who holds the lock; the first one goes on."""
     promised = "the second is refused within seconds, naming who, pid and since when; the first ends well"
-    with matrix.row("two operators", "a second boot while a first one goes on", BOOT, promised) as row:
-        before = boot_of(ready.inspect("spark1"))
-        first = begin(ready, "play", "boot")
-        until("the first has begun", started(ready, "spark1", before), 120 * ready.patience, 0.02, first)
-        second = front(ready, "play", "boot")
+    with matrix.row("two operators", "a boot while a rollback goes on", ROLLBACK, promised) as row:
+        before = boot_of(known.inspect("spark1"))
+        first = begin(known, "rollback")
+        until("the first has begun", started(known, "spark1", before), 120 * known.patience, 0.02, first)
+        second = front(known, "play", "boot")
         assert second.rc == 3, second.output[-2000:]
         assert "TS-LOCK-HELD" in second.output
-        assert "boot of" in second.output
-        output, _ = first.communicate(timeout=240 * ready.patience)
+        assert "rollback of" in second.output
+        output, _ = first.communicate(timeout=240 * known.patience)
         assert first.returncode == 0, output[-3000:]
-        require_serving(ready)
+        matrix.served(known)
         row.seconds = second.seconds
-        row.observed = f"TS-LOCK-HELD, exit 3, after {second.seconds:.1f} s; the first boot is valid"
+        row.observed = f"TS-LOCK-HELD, exit 3, after {second.seconds:.1f} s; the rollback serves"
 
 
 @pytest.mark.leaves_stopped
@@ -145,23 +160,6 @@ def test_a_rollback_breaks_the_lock_of_a_living_command(ready: Any, matrix: Matr
         assert record["requested"]["broke_lock"].startswith("boot, pid ")
         row.seconds = ran.rollback["seconds"]
         row.observed = f"the boot ended ({'TS-LOCK-LOST' if 'TS-LOCK-LOST' in output else 'its engines gone'}); serves"
-
-
-def test_the_journal_is_cut_in_the_middle_of_a_line(known: Any, matrix: Matrix) -> None:
-    promised = "the half line counts as never written; status and rollback work"
-    with matrix.row(
-        "journal cut in the middle of a line", "the last 9 bytes of rank 2's journal gone", ROLLBACK, promised
-    ) as row:
-        shell(known, "spark2", f"truncate -s -9 {STATE}/journal.jsonl")
-        looked = front(known, "status")
-        assert looked.said["nodes"]["spark2"]["problems"] == []
-        ran = front(known, "rollback")
-        assert ran.rc == 0, ran.output[-2000:]
-        matrix.served(known)
-        lines = known.node("spark2", "cat", f"{STATE}/journal.jsonl").splitlines()
-        assert all(json.loads(line) for line in lines)
-        row.seconds = ran.rollback["seconds"]
-        row.observed = f"status without a problem, serves again after {row.seconds:.1f} s, every line whole"
 
 
 def test_a_prune_was_interrupted(ready: Any, matrix: Matrix) -> None:
@@ -218,11 +216,19 @@ def test_the_clock_of_a_node_is_wrong_by_an_hour(known: Any, matrix: Matrix) -> 
         row.observed = "the lock held, the rollback served"
 
 
-def test_the_registry_is_down(known: Any, matrix: Matrix) -> None:
-    """And with it all else that a rollback must not need: git, the build, benchmark and report of the tree."""
-    promised = "a rollback needs none of them"
+def test_the_registry_is_down_and_a_journal_is_cut(known: Any, matrix: Matrix) -> None:
+    """With the registry all else is gone that a rollback must not need: git, the build, benchmark and report."""
+    none_needed = "a rollback needs none of them"
     injected = "the registry paused; adapters, Dockerfiles, experiments and .git of the project hidden from the command"
-    with matrix.row("registry down", injected, ROLLBACK, promised) as row:
+    half_line = "the half line counts as never written; status and rollback work"
+    cut = "the last 9 bytes of rank 2's journal gone"
+    with (
+        matrix.row("registry down", injected, ROLLBACK, none_needed) as row,
+        matrix.row("journal cut in the middle of a line", cut, ROLLBACK, half_line) as journal,
+    ):
+        shell(known, "spark2", f"truncate -s -9 {STATE}/journal.jsonl")
+        looked = front(known, "status")
+        assert looked.said["nodes"]["spark2"]["problems"] == []
         hidden = ("adapters", "Dockerfiles", "experiments", "native", "molecule", ".git")
         docker("pause", "trispark-lab-registry")
         try:
@@ -231,6 +237,8 @@ def test_the_registry_is_down(known: Any, matrix: Matrix) -> None:
             docker("unpause", "trispark-lab-registry")
         assert ran.rc == 0, ran.output[-3000:]
         matrix.served(known)
-        row.seconds = ran.rollback["seconds"]
+        lines = known.node("spark2", "cat", f"{STATE}/journal.jsonl").splitlines()
+        assert all(json.loads(line) for line in lines)
+        row.seconds = journal.seconds = ran.rollback["seconds"]
         row.observed = f"serves again after {row.seconds:.1f} s without any of them"
-        assert all(running(known.inspect(name)) for name in known.nodes)
+        journal.observed = f"status without a problem, serves again after {row.seconds:.1f} s, every line whole"

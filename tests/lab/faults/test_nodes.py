@@ -249,16 +249,16 @@ def test_a_docker_engine_does_not_answer(ready: Any, matrix: Matrix, fault: Node
 
 
 @pytest.mark.leaves_stopped
-def test_one_edge_of_the_triangle_is_cut(ready: Any, matrix: Matrix) -> None:
+def test_one_edge_of_the_triangle_is_cut(known: Any, matrix: Matrix) -> None:
     promised = "nothing serves unjudged: the canary fails or the rollback's boot does; mended, the same rollback serves"
     network = "trispark-lab-pair12"
     injected = f"docker network disconnect {network} spark1"
-    with matrix.row("one edge of the triangle cut", injected, SERVING, promised, mended=True) as row:
+    with matrix.row("one edge of the triangle cut", injected, ROLLBACK, promised, mended=True) as row:
         docker("network", "disconnect", network, "spark1")
         try:
-            ran = front(ready, "rollback")
+            ran = front(known, "rollback")
             assert ran.rc != 0, ran.output[-2000:]
-            require_stopped(ready, *ready.nodes)
+            require_stopped(known, *known.nodes)
             row.seconds = ran.seconds
             row.observed = f"the boot is not valid, every rank stopped, after {ran.seconds:.1f} s"
         finally:

@@ -160,9 +160,16 @@ def test_manifest_round_trip_and_refusals(tmp_path: Path) -> None:
 
 def test_references() -> None:
     assert split_reference("127.77.0.2:5000/trispark/bench:tag") == ("127.77.0.2:5000", "trispark/bench", "tag")
-    text = render_images_yml({"lab-engine": "registry:5000/e@sha256:1", "bench": "registry:5000/b@sha256:2"})
+    text = render_images_yml(
+        {
+            "lab-engine": "registry:5000/e@sha256:1",
+            "lab-engine-canary": "registry:5000/c@sha256:3",
+            "bench": "registry:5000/b@sha256:2",
+        }
+    )
     assert yaml.safe_load(text) == {
         "site_engine_image": "registry:5000/e@sha256:1",
+        "site_engine_images": {"canary": "registry:5000/c@sha256:3"},
         "site_bench_image": "registry:5000/b@sha256:2",
     }
 

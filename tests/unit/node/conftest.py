@@ -217,16 +217,20 @@ class Bench:
         )
         self.root = self.node.layout.root
 
+    def process_of_agent(self) -> Node:
+        """Anew for each call, as each call of an agent is a process."""
+        return replace(self.node)
+
     def ask(self, verb: str, **request: Any) -> dict[str, Any]:
         """The answer of a request that must succeed."""
-        answer, code = cli.answer(self.node, verb, json.dumps(request))
+        answer, code = cli.answer(self.process_of_agent(), verb, json.dumps(request))
         assert answer["ok"], answer
         assert code == 0
         return answer
 
     def refused(self, verb: str, **request: Any) -> dict[str, Any]:
         """The error of a request that must fail."""
-        answer, code = cli.answer(self.node, verb, json.dumps(request))
+        answer, code = cli.answer(self.process_of_agent(), verb, json.dumps(request))
         assert not answer["ok"], answer
         assert code in (1, 2)
         assert all("\n" not in value for value in answer["error"].values())
