@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from trispark.cli import images_provenance
-
 images_app = typer.Typer(help="Images: locks, builds, and what runs on each rank.", no_args_is_help=True)
 
 
 @images_app.callback()
 def _group() -> None:
     pass
-
-
-images_app.command("attest")(images_provenance.attest)
-images_app.command("provenance")(images_provenance.provenance)

@@ -10,6 +10,7 @@ import typer
 
 from trispark.cli import exit_codes
 from trispark.cli.engram import JsonOption, SiteOption
+from trispark.cli.images import images_app
 from trispark.cli.sites import choose_site
 from trispark.cli.terminal import Terminal
 from trispark.errors import TrisparkError
@@ -18,11 +19,10 @@ if TYPE_CHECKING:
     from trispark.images.signing import SshSigner, SshVerifier
 
 REPO = Path(__file__).resolve().parents[3]
-BUILT = Path(".trispark") / "images" / "built"
-"""What a build leaves of each image: `<name>.json` (trispark.images.built)."""
 
 
-def attest(
+@images_app.command("attest")
+def images_attest(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Images that were built here.")],
     key: Annotated[
         Path | None,
@@ -33,9 +33,9 @@ def attest(
     as_json: JsonOption = False,
 ) -> None:
     """Write statement and bill of materials of built images, and sign them where a key is configured."""
-    from trispark.images.built import NAME, read_built
+    from trispark.images.built import DIRECTORY, NAME, read_built
     from trispark.images.demanded import provenance_directory
-    from trispark.images.provenance import attest as write
+    from trispark.images.provenance import attest
     from trispark.images.root_inventory import inventory_of
 
     terminal = Terminal()
@@ -54,8 +54,8 @@ def attest(
     signer = _signer(key, choice.name)
     done = []
     for name in names:
-        image, root = read_built((built or REPO / BUILT) / f"{name}.json")
-        found = write(image, inventory_of(root), signer, provenance_directory(REPO))
+        image, layers = read_built((built or REPO / DIRECTORY) / f"{name}.json")
+        found = attest(image, inventory_of(*layers), signer, provenance_directory(REPO))
         signed = f"signed with {signer.key}" if signer is not None else "not signed: no key is configured"
         terminal.say(f"{name}: {image.manifest_digest}, statement sha256 {found.statement}, {signed}")
         done.append(
@@ -73,7 +73,8 @@ def attest(
     raise typer.Exit(exit_codes.OK)
 
 
-def provenance(
+@images_app.command("provenance")
+def images_provenance(
     digest: Annotated[
         str, typer.Argument(metavar="DIGEST", help="sha256:..., a reference by digest, or the first 8 digits.")
     ],

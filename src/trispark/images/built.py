@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -17,6 +18,8 @@ from trispark.plainyaml import Strict, check_model
 
 DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+DIRECTORY: Final = Path(".trispark") / "images" / "built"
+"""Below the project: what a build leaves of each image, `<name>.json`."""
 MOST_BYTES: Final = 16 * 2**20
 """Of a description: a context may have thousands of files."""
 _HASH: Final = r"^[0-9a-f]{64}$"
@@ -101,11 +104,11 @@ class _Built(Strict):
 class _File(Strict):
     schema_version: Annotated[int, Field(ge=1, le=1)]
     image: _Built
-    root: Annotated[str, Field(min_length=1)]
+    layers: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1)
 
 
-def read_built(path: Path) -> tuple[BuiltImage, Path]:
-    """A description that `write_built` left, and the image's root file system: a tar or a directory.
+def read_built(path: Path) -> tuple[BuiltImage, tuple[Path, ...]]:
+    """A description that `write_built` left, and the tars of the image's layers, lowest first.
 
     Raises TS-PROVENANCE-BUILT.
     """
@@ -132,12 +135,14 @@ def read_built(path: Path) -> tuple[BuiltImage, Path]:
     found = check_model(_File, data, str(path), "TS-PROVENANCE-BUILT")
     fields = found.image.model_dump()
     fields["dependencies"] = tuple(Dependency(**each) for each in fields["dependencies"])
-    return BuiltImage(**fields), path.parent / found.root
+    return BuiltImage(**fields), tuple(path.parent / layer for layer in found.layers)
 
 
-def write_built(path: Path, image: BuiltImage, root: Path) -> None:
-    """Leave a description for `read_built`; `root` is the root file system, best beside it. Raises OSError."""
-    content: dict[str, Any] = {"schema_version": 1, "image": asdict(image), "root": str(root)}
+def write_built(path: Path, image: BuiltImage, layers: Sequence[Path]) -> None:
+    """Leave a description for `read_built`. `layers`: one tar each, lowest first; or one directory, the whole root file
+    system. They are named relative to the description, so that both can be moved together. Raises OSError."""
+    places = [os.path.relpath(layer, path.parent) for layer in layers]
+    content: dict[str, Any] = {"schema_version": 1, "image": asdict(image), "layers": places}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text(canonical_json(content) + "\n", encoding="utf-8")

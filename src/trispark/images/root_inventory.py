@@ -10,6 +10,7 @@ import os
 import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -60,19 +61,19 @@ class RootInventory:
     dists: tuple[PythonDist, ...]
 
 
-def inventory_of(root: Path) -> RootInventory:
-    """Of a directory or a tar file (also a compressed one). Raises TS-PROVENANCE-ROOT."""
+def inventory_of(*layers: Path) -> RootInventory:
+    """Of one directory, or of tars (also compressed ones), lowest first. Raises TS-PROVENANCE-ROOT."""
     try:
-        if root.is_dir():
-            return inventory_of_directory(root)
-        with tarfile.open(root) as archive:
-            return inventory_of_layers([archive])
+        if len(layers) == 1 and layers[0].is_dir():
+            return inventory_of_directory(layers[0])
+        with ExitStack() as stack:
+            return inventory_of_layers([stack.enter_context(tarfile.open(layer)) for layer in layers])
     except (OSError, EOFError, tarfile.TarError, ValueError) as error:
         raise TrisparkError(
             "TS-PROVENANCE-ROOT",
             "the image's root file system cannot be read",
-            where=str(root),
-            expected="a directory or a tar, with the usual files of dpkg and of Python's packages",
+            where=", ".join(map(str, layers))[:500] or "no layer",
+            expected="a directory or tars, with the usual files of dpkg and of Python's packages",
             observed=" ".join(f"{type(error).__name__}: {error}".split())[:200],
             remedy="build the image again",
         ) from None

@@ -499,9 +499,12 @@ def test_nothing_is_found_by_anything_else(store, text):
 
 def test_what_a_build_leaves_is_read_back(tmp_path):
     path = tmp_path / "built" / "lab-engine.json"
+    layers = (tmp_path / "blobs/one.tar", tmp_path / "blobs/two.tar")
     for image in (BUILT, built(base=None, base_digest=None, commit=None, dependencies=(), context={})):
-        write_built(path, image, tmp_path / "root.tar")
-        assert read_built(path) == (image, tmp_path / "root.tar")
+        write_built(path, image, layers)
+        found, places = read_built(path)
+        assert found == image
+        assert [place.resolve() for place in places] == list(layers)
 
 
 @pytest.mark.parametrize(
@@ -514,12 +517,13 @@ def test_what_a_build_leaves_is_read_back(tmp_path):
         lambda data: data["image"]["dependencies"][0].update(purl="numpy"),
         lambda data: data["image"].update(commit="main"),
         lambda data: data.update(schema_version=2),
+        lambda data: data.update(layers=[]),
         lambda data: data.pop("image"),
     ],
 )
 def test_a_description_of_another_shape_is_refused(tmp_path, change):
     path = tmp_path / "x.json"
-    write_built(path, BUILT, tmp_path)
+    write_built(path, BUILT, [tmp_path])
     data = json.loads(path.read_text())
     change(data)
     path.write_text(json.dumps(data))

@@ -135,6 +135,16 @@ def test_what_cannot_be_right_is_refused(tmp_path, entries):
     assert (caught.value.id, caught.value.where) == ("TS-PROVENANCE-ROOT", str(path))
 
 
+def test_files_of_layers_lowest_first(tmp_path):
+    paths = [tmp_path / "one.tar", tmp_path / "two.tar"]
+    newer = {STATUS: ROOT_FILES[STATUS].replace("2.36-9", "2.36-10")}
+    for path, entries in zip(paths, (ROOT_FILES, newer), strict=True):
+        path.write_bytes(archive(entries))
+    assert inventory_of(*paths).packages[0].version == "2.36-10"
+    assert inventory_of(*reversed(paths)).packages[0].version == "2.36-9"
+    assert inventory_of(*paths).dists == inventory_of(paths[0]).dists
+
+
 @pytest.mark.parametrize("content", [None, b"no tar", archive(ROOT_FILES)[:700]])
 def test_what_is_no_root_file_system(tmp_path, content):
     path = tmp_path / "root.tar"
