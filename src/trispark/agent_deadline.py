@@ -47,6 +47,7 @@ DEADLINES: Final[Mapping[str, Bound]] = {
     "share": Bound(300, 3),  # a look, an unmount and a mount
     "site-set": Bound(120),
     "stage": Bound(300),
+    "provenance-store": Bound(120),
     "generation-show": Bound(120),
     "activate": Bound(120),
     "fence": Bound(120),

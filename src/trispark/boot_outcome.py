@@ -105,6 +105,7 @@ def record_boot(
         summary=measured.summary,
         outcome=_outcome(plan, gates, first_failure(plan, facts), measured),
         previous=previous,
+        provenance=plan.get("provenance") or (),
     )
 
 

@@ -250,6 +250,18 @@ class BootOutcome(Part):
     good: bool
 
 
+class ImageProvenance(Part):
+    """What was judged of an image before the boot, on every node below `provenance/`. `image`: reference by digest;
+    hashes of the files; `signer` as the site's allowed_signers file names it, `key` as ssh-keygen shows it."""
+
+    image: str
+    statement_sha256: Hash
+    sbom_sha256: Hash
+    signature_sha256: Hash | None
+    signer: str | None
+    key: str | None
+
+
 class BootRecord(Part):
     """One boot."""
 
@@ -269,6 +281,7 @@ class BootRecord(Part):
     gates: list[Gate]
     bench: Bench | None
     outcome: BootOutcome
+    provenance: list[ImageProvenance] = Field(default_factory=list)
 
 
 class TrialBoot(Part):

@@ -64,6 +64,7 @@ def build_boot_record(
     outcome: Mapping[str, Any],
     previous: Head | None,
     identities: Mapping[str, Mapping[str, Any]] | None = None,
+    provenance: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The record of one boot, checked.
 
@@ -72,6 +73,7 @@ def build_boot_record(
     previous   {"seq", "hash", ...} of the chain's head, or None for the first record
     bench      output of the load client with its `summary`, or None for a boot without measurements.
     identities {node: record_model.RankIdentity as JSON} of the ranks whose bits were hashed
+    provenance  images.attestation.Fact of each image that was judged before the boot
     Raises TS-RECORD-SCHEMA.
     """
     ranks = {entry["rank"]: entry for entry in resolution.resolved["ranks"]}
@@ -95,6 +97,7 @@ def build_boot_record(
         "gates": [gate.as_dict() for gate in gates],
         "bench": None if bench is None else _bench(bench, summary),
         "outcome": dict(outcome),
+        "provenance": [dict(fact) for fact in provenance],
     }
     from trispark.record_model import BootRecord
 

@@ -130,6 +130,7 @@ HELP = {
     "site-set": "what the node must know of its site without a controller",
     "stage": "store a generation",
     "generation-show": "a stored generation",
+    "provenance-store": "keep what proves where an image comes from",
     "activate": "make a stored generation the current one",
     "fence": "raise the epoch, so that no older boot starts",
     "can-start": "whether a generation could be started",
@@ -189,6 +190,9 @@ VERBS: dict[str, Verb] = {
     "site-set": _changing("site-set", _later("site_facts:SiteFacts.parse"), _later("site_facts:plan_set")),
     "stage": _changing("stage", _later("generations:StageRequest.parse"), _later("generations:plan_stage")),
     "generation-show": _asking(_later("generations:GenerationRequest.parse"), _later("generations:show")),
+    "provenance-store": _changing(
+        "provenance-store", _later("provenance:StoreRequest.parse"), _later("provenance:plan_store")
+    ),
     "activate": _changing(
         "activate", _later("generations:GenerationRequest.parse"), _later("generations:plan_activate")
     ),

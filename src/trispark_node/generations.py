@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trispark_node import room
+from trispark_node import provenance, room
 from trispark_node.canonical import canonical_json, generation_id, sha256_hex
 from trispark_node.errors import AgentError, request_error
 from trispark_node.fields import GENERATION_ID, RELATIVE_PATH, Fields
@@ -424,11 +424,17 @@ def plan_activate(node: Node, request: GenerationRequest) -> Plan:
 
 
 def show(node: Node, request: GenerationRequest) -> dict[str, Any]:
-    """Verb `generation-show`: what a rollback needs of a stored generation, after its checksums were verified."""
+    """Verb `generation-show`: what a rollback needs of a stored generation, after its checksums were verified.
+
+    `provenance`: what was judged of its image when it was booted by choice, None where nothing was.
+    """
     require_whole(node, request.generation)
     directory = node.layout.generation(request.generation)
+    resolved = parse_json((directory / "resolved.json").read_bytes())
+    fact = provenance.read_fact(node, str(resolved.get("image")))
     return {
         "generation": request.generation,
-        "resolved": parse_json((directory / "resolved.json").read_bytes()),
+        "resolved": resolved,
+        "provenance": None if fact is None else fact.json(),
         "spec": parse_json((directory / "spec.json").read_bytes()),
     }
