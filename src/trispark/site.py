@@ -23,6 +23,9 @@ HOST_GROUP: Final = "sparks"
 DIGEST_REFERENCE: Final = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
 LAB: Final = "lab"
 DOCKERFILES: Final = "Dockerfiles"
+BUILD_ARGUMENT: Final = r"^[A-Z][A-Z0-9_]{0,49}$"
+BUILD_VALUE: Final = r"^[ -~]{0,400}$"
+"""Printable and on one line."""
 _IMAGE_PLACE: Final = "/opt/trispark"
 """In the container: the adapters' mount of experiments/engines.yml lies there."""
 _SYSTEM_DIRECTORIES: Final = frozenset(
@@ -270,6 +273,10 @@ class Site(BaseModel):
     """Keys that are trusted no more (a key revocation list, or public keys), relative to the inventory directory."""
     image_key: str | None = None
     """Path on the controller of the key that signs what is built: a private one, or a public one of an SSH agent's."""
+    build_args: dict[Annotated[str, Field(pattern=BUILD_ARGUMENT)], Annotated[str, Field(pattern=BUILD_VALUE)]] = Field(
+        default_factory=dict
+    )
+    """{ARG of that Dockerfile: value}; a base is not given here, but in Dockerfiles/images.yml."""
 
     nodes: tuple[Node, ...] = Field(alias="nodes")
     path: Path = Field(alias="path")
