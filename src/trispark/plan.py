@@ -129,10 +129,15 @@ def with_placeholders(site: Site, catalog: Catalog) -> Site:
     named: set[str] = set()
     if site.name == LAB:
         named = {str(entry.sets[ENGINE_IMAGE]) for entry in catalog.features.values() if ENGINE_IMAGE in entry.sets}
-    further = {name: f"not-built.invalid/engine@sha256:{sha256_hex(name.encode())}" for name in sorted(named)}
+    further = {name: _stand_in(name) for name in sorted(named)}
     return site.model_copy(
         update={"engine_image": PLACEHOLDER_IMAGE, "engine_images": {**further, **site.engine_images}}
     )
+
+
+def _stand_in(name: str) -> str:
+    """A reference of no image, another one for each name."""
+    return f"not-built.invalid/engine@sha256:{sha256_hex(name.encode())}"
 
 
 def plan_budget(
@@ -356,14 +361,15 @@ class _Maker:
                 self._refuse(error)
                 self.overrides.pop(name, None)
         sets = {} if choice is None else choice.sets
+        site = self._with_images(sets)
         while True:
             try:
                 if choice is None or not (sets or self._same_arms):
-                    alone = resolve(ground.site, catalog, None, self.overrides, ground.root, promoted=ground.promoted)
-                    return _Arm.of(alone), None
+                    alone = resolve(site, catalog, None, self.overrides, ground.root, promoted=ground.promoted)
+                    return self._arm(alone), None
                 value = None if choice.value is None else format_value(choice.value)
                 arms = resolve_arms(
-                    ground.site,
+                    site,
                     catalog,
                     choice.feature,
                     self.overrides,
@@ -380,10 +386,28 @@ class _Maker:
                     continue
                 return self._settings_alone()
             self.base = arms.base
-            self.check = None if arms.check is None else _Arm.of(arms.check)
-            for problem in arm_problems(ground.site, ground.catalog, arms):
+            self.check = None if arms.check is None else self._arm(arms.check)
+            for problem in arm_problems(site, ground.catalog, arms):
                 self._refuse(problem)
-            return _Arm.of(arms.baseline), _Arm.of(arms.candidate)
+            return self._arm(arms.baseline), self._arm(arms.candidate)
+
+    def _with_images(self, sets: Mapping[str, Value]) -> Site:
+        """The site, with a stand-in for each image that an arm names and it has not, which is refused: the rest of the
+        plan is worked out all the same."""
+        site = self.ground.site
+        held = {**self.ground.catalog.baseline, **self.ground.compared}
+        for name in sorted({str(each[ENGINE_IMAGE]) for each in (held, sets) if ENGINE_IMAGE in each}):
+            try:
+                site.image_named(name)
+            except TrisparkError as error:
+                self._refuse(error)
+                site = site.model_copy(update={"engine_images": {**site.engine_images, name: _stand_in(name)}})
+        return site
+
+    def _arm(self, resolution: Resolution) -> _Arm:
+        """Without the generation where its image is a stand-in of `_with_images`."""
+        arm = _Arm.of(resolution)
+        return arm if self._image(arm) is not None else replace(arm, generation=None)
 
     def _settings_alone(self) -> tuple[_Arm, _Arm | None]:
         """The keys of both arms where the site's files or the engine's entry give no whole configuration."""
@@ -599,7 +623,8 @@ class _Maker:
         if self.ground.noise is None:
             notes.append("the site has no floor yet: ./trispark stats floor measures how equal boots differ")
         if self.count < min(look for looks in LOOKS.values() for look, _ in looks):
-            notes.append(f"{self.count} boots an arm decide nothing: the trial ends INCONCLUSIVE (site_trial_boots)")
+            decides = "1 boot an arm decides" if self.count == 1 else f"{self.count} boots an arm decide"
+            notes.append(f"{decides} nothing: the trial ends INCONCLUSIVE (site_trial_boots)")
         if entry.shifts_cost_balance:
             notes.append("a promotion of it makes the verdicts of earlier sweeps stale")
         tags = {cell["cell"] for cell in cells}

@@ -67,6 +67,7 @@ AREAS: Final = {
     "PLAY": "running a playbook",
     "PREFLIGHT": "the nodes before anything is changed",
     "PROMOTE": "making a verdict the baseline",
+    "PROVENANCE": "where an image comes from, and who signed that",
     "PYTEST": "the tests",
     "PYTHON": "the interpreter",
     "RECORD": "records and their chain",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from trispark_node import pulled
 from trispark_node.docker_client import Image
-from trispark_node.errors import AgentError
+from trispark_node.errors import AgentError, request_error
 from trispark_node.fields import Fields
+from trispark_node.image_archive import HOST, Archive, served
 from trispark_node.mutation import Plan
 from trispark_node.node import Node
+from trispark_node.registry import RegistryReader, look
 from trispark_node.spec import IMAGE
 
 PAUSES_S = (2.0, 8.0, 30.0)
@@ -35,11 +38,13 @@ _PLATFORM = ("no matching manifest for",)
 
 @dataclass(frozen=True)
 class ImageRequest:
-    """`deadline_s`: after it no further attempt begins; `minimum_free_bytes`: what stays free beside the image."""
+    """`deadline_s`: after it no further attempt begins; `minimum_free_bytes`: what stays free beside the image;
+    `archive`: path of the archive that stands for the registry (image_archive), empty for none."""
 
     image: str
     deadline_s: float = DEADLINE_S
     minimum_free_bytes: int = MINIMUM_FREE_BYTES
+    archive: str = ""
 
     @classmethod
     def parse(cls, fields: Fields) -> ImageRequest:
@@ -54,8 +59,16 @@ class ImageRequest:
                 remedy="pin the digest in the site's data",
                 status=2,
             )
+        archive = fields.absolute_path("archive") if fields.has("archive") else ""
+        if archive and not HOST.fullmatch(image.partition("@")[0]):
+            raise request_error(
+                "an image that comes from an archive is named after a port of the node itself",
+                where="request.image",
+                expected="127.0.0.1:PORT/name@sha256:<64 hex digits>",
+                observed=image,
+            )
         deadline_s = fields.seconds("deadline_s", DEADLINE_S)
-        return cls(image, deadline_s, fields.integer("minimum_free_bytes", MINIMUM_FREE_BYTES))
+        return cls(image, deadline_s, fields.integer("minimum_free_bytes", MINIMUM_FREE_BYTES), archive)
 
     @property
     def repository(self) -> str:
@@ -101,10 +114,17 @@ def plan_image(node: Node, request: ImageRequest) -> Plan:
         _check_digest(image, request)
         _check_platform(node, request, image)
         return Plan(None, {"image_id": image.id, "pulled": False})
-    expected = _look_first(node, request)
+    with _source(node, request) as (reader, _):
+        expected = _look_first(node, request, reader).size
 
     def apply() -> dict[str, Any]:
-        attempts = _pull(node, request)
+        with _source(node, request) as (reader, archive):
+            if archive is None:
+                attempts = _pull(node, request)
+            else:
+                archive.verify(_look_first(node, request, reader).blobs)
+                with served(archive, request.repository):
+                    attempts = _pull(node, request)
         image = node.docker.image(request.image)
         if image is None:
             raise AgentError(
@@ -133,13 +153,33 @@ def plan_image(node: Node, request: ImageRequest) -> Plan:
     )
 
 
-def _look_first(node: Node, request: ImageRequest) -> int | None:
-    """Bytes that the pull will bring, None where the registry does not say. Raises TS-AGENT-IMAGE-PLATFORM and
-    TS-AGENT-IMAGE-SPACE before anything is pulled."""
-    from trispark_node.registry import look  # an image that is there needs no HTTP client
+@contextmanager
+def _source(node: Node, request: ImageRequest) -> Iterator[tuple[RegistryReader, Archive | None]]:
+    """Who says what the image is: its registry, or the archive in its place. Raises TS-AGENT-IMAGE-ARCHIVE."""
+    if not request.archive:
+        yield node.registry, None
+        return
+    archive = Archive(request.archive)
+    try:
+        yield archive, archive
+    finally:
+        archive.close()
 
+
+@dataclass(frozen=True)
+class _Expected:
+    """`size`: bytes that the pull will bring, None where the registry does not say; `blobs`: digests of the layers."""
+
+    size: int | None
+    blobs: tuple[str, ...]
+
+
+def _look_first(node: Node, request: ImageRequest, reader: RegistryReader) -> _Expected:
+    """Raises TS-AGENT-IMAGE-PLATFORM and TS-AGENT-IMAGE-SPACE before anything is pulled."""
     platform = node.docker.platform()
-    remote = look(node.registry, request.image, platform)
+    remote = look(reader, request.image, platform)
+    if remote is None and isinstance(reader, Archive):
+        raise reader.refusal(f"the manifest {request.digest} and its configuration", "no such blob, or another content")
     if remote is not None and platform not in remote.platforms:
         raise _other_platform(request, platform, ", ".join(remote.platforms))
     storage = node.docker.storage()
@@ -148,7 +188,7 @@ def _look_first(node: Node, request: ImageRequest) -> int | None:
     if storage.free_bytes < needed:
         said = "" if size is None else f", {size} bytes of them to pull, unpacked about twice as many"
         raise _no_room(request, storage.root, f"{needed} bytes free{said}", f"{storage.free_bytes} bytes free")
-    return size
+    return _Expected(size, () if remote is None else tuple(layer.digest for layer in remote.layers))
 
 
 def _no_room(request: ImageRequest, where: str, expected: str, observed: str) -> AgentError:
@@ -182,7 +222,9 @@ def _pull(node: Node, request: ImageRequest) -> int:
                     where=request.image,
                     expected="its registry answers until all layers are here",
                     observed=error.observed,
-                    remedy="bring the registry back and repeat it; nothing on this node uses a part of an image",
+                    remedy="bring it with its archive: trispark-node image-ensure, docs/images.md"
+                    if HOST.fullmatch(request.repository)
+                    else "bring the registry back and repeat it; nothing on this node uses a part of an image",
                 ) from error
             node.clock.sleep(pause)
             attempt += 1

@@ -47,10 +47,12 @@ class UrllibReader:
 
 @dataclass(frozen=True)
 class Layer:
-    """`diff_id`: of what is unpacked, empty where it is not known; `size`: bytes of what is pulled."""
+    """`diff_id`: of what is unpacked, empty where it is not known; `size`, `digest`: bytes and hash of what is
+    pulled."""
 
     diff_id: str
     size: int
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,11 +124,11 @@ def _read(reader: RegistryReader, base: str, manifest: Mapping[str, Any], platfo
     config = str(manifest["config"]["digest"])
     described = _content(reader, f"{base}/blobs/{config}", config)
     diff_ids = [str(each) for each in described["rootfs"]["diff_ids"]]
-    sizes = [int(layer["size"]) for layer in manifest["layers"]]
-    if len(diff_ids) != len(sizes) or min(sizes, default=0) < 0:
+    packed = [(int(layer["size"]), str(layer["digest"])) for layer in manifest["layers"]]
+    if len(diff_ids) != len(packed) or min(packed, default=(0, ""))[0] < 0:
         raise ValueError("layers that do not fit the configuration")
     own = _platform(described)
-    layers = tuple(Layer(diff_id, size) for diff_id, size in zip(diff_ids, sizes, strict=True))
+    layers = tuple(Layer(diff_id, *blob) for diff_id, blob in zip(diff_ids, packed, strict=True))
     return Remote(platforms or (own,), layers if own == platform else ())
 
 

@@ -18,15 +18,18 @@ def digest_of(data: bytes) -> str:
 
 
 class StoredImage:
-    """`platform`: `os/architecture`; `sizes`: {name of a layer: bytes to pull}."""
+    """`platform`: `os/architecture`; `sizes`: {name of a layer: bytes to pull}; `contents`: of layers that exist."""
 
-    def __init__(self, platform: str, sizes: Mapping[str, int]) -> None:
+    def __init__(self, platform: str, sizes: Mapping[str, int], contents: Mapping[str, bytes] | None = None) -> None:
         system, _, architecture = platform.partition("/")
         self.platform: dict[str, Any] = {"os": system, "architecture": architecture}
-        self.layers = tuple(Layer(digest_of(f"unpacked {name}".encode()), size) for name, size in sizes.items())
+        digests = {name: digest_of((contents or {}).get(name, name.encode())) for name in sizes}
+        self.layers = tuple(
+            Layer(digest_of(f"unpacked {name}".encode()), size, digests[name]) for name, size in sizes.items()
+        )
         diff_ids = [layer.diff_id for layer in self.layers]
         self.config = json.dumps({**self.platform, "rootfs": {"type": "layers", "diff_ids": diff_ids}}).encode()
-        packed = [{"digest": digest_of(name.encode()), "size": size} for name, size in sizes.items()]
+        packed = [{"digest": digests[name], "size": size} for name, size in sizes.items()]
         self.manifest = json.dumps({"config": {"digest": digest_of(self.config)}, "layers": packed}).encode()
         self.reference = f"{REFERENCE}@{digest_of(self.manifest)}"
 

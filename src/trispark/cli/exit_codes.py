@@ -20,8 +20,8 @@ INTERRUPTED: Final = 130
 MEANING: Final = {
     OK: "done",
     FAILED: "failed; the line on standard error says what and how to go on",
-    USAGE: "the command line was wrong",
-    REFUSED: "refused before anything was changed",
+    USAGE: "the command line was wrong: a verb, an option, a variable or a name that there is not",
+    REFUSED: "refused by what the project, the site or its state says, before anything was changed",
     UNREACHABLE: "a node could not be reached",
     INTERRUPTED: "ended by Ctrl-C or a TERM signal",
 }

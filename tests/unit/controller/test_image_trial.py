@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trial_records import walk_id
 
 from trispark.catalog import Catalog
 from trispark.cli.plan import plan_lines
@@ -20,6 +21,7 @@ from trispark.node_site import node_requests
 from trispark.plan import NO_IMAGE, Ground, plan_on, with_placeholders
 from trispark.resolve import Arms, check_one_change, compare, resolve, resolve_arms
 from trispark.site import Site, load_site
+from trispark.walk_plan import plan_walk
 from trispark_lab import __version__
 from trispark_node import engine_state
 from trispark_node.layout import Layout
@@ -87,6 +89,10 @@ def test_a_site_without_that_image_is_refused_and_told_what_to_set(site: Site, c
     plan = plan_on(ground(site, catalog, project), "f", "canary_image")
     assert [refusal["id"] for refusal in plan["refusals"]] == ["TS-PLAN-IMAGE-MISSING"]
     assert plan["candidate"]["image"] is None
+    shown = [plan[arm]["generation"] for arm in ("baseline", "candidate")]
+    assert shown == [resolve(site, catalog, None, None, project).id, None], "the rest is worked out all the same"
+    assert [boot["generation"] for boot in plan["boots"] if boot["arm"] == "candidate"] == [None, None]
+    assert "not-built.invalid" not in str(plan)
     fleet = load_site(REPOSITORY / "inventory" / "sparks")
     assert fleet.engine_images == {}
     error = refused(lambda: resolve_arms(fleet, catalog, "canary_image", None, REPOSITORY))
@@ -241,3 +247,11 @@ def test_every_node_is_told_of_every_image(two: Site) -> None:
 def test_a_wrong_entry_is_refused_by_name(make_site: Callable[..., Path], text: str, shown: str) -> None:
     error = refused(lambda: load_site(make_site(extra=f"site_engine_images: {text}\n")))
     assert (error.id, shown in str(error)) == ("TS-SITE-SCHEMA", True)
+
+
+def test_the_walk_of_the_trial_holds_both_images(two: Site, catalog: Catalog, project: Path) -> None:
+    walk = plan_walk(ground(two, catalog, project), walk_id(1), "f", "canary_image", boots=1)
+    (trial,) = walk.trials
+    images = [walk.resolved[generation]["image"] for generation in (trial.baseline, trial.candidate)]
+    assert images == [two.engine_image, CANARY]
+    assert walk.changed(trial) == {IMAGE: ["site", "canary"]}
