@@ -21,6 +21,8 @@ class FileIndex:
     html         pages as PEP 503
     ranges       whether the peer knows them
     password     what Authorization must carry
+    elsewhere    address of another server that has the files: its pages link there
+    redirect     the same, but files are asked here first and redirected
     token        a bearer token that blobs need; the challenge names /token
     """
 
@@ -31,6 +33,8 @@ class FileIndex:
     html: bool = False
     ranges: bool = True
     password: str | None = None
+    elsewhere: str | None = None
+    redirect: str | None = None
     token: str | None = None
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     port: int = 0
@@ -47,7 +51,7 @@ class FileIndex:
         files = []
         for name, content in self.wheels[project].items():
             sha256 = self.stated.get(name, hashlib.sha256(content).hexdigest())
-            files.append((name, f"../../files/{project}/{name}", sha256, len(content)))
+            files.append((name, f"{self.elsewhere or '../..'}/files/{project}/{name}", sha256, len(content)))
         if self.html:
             lines = [f'<a href="{url}{"#sha256=" + sha if sha else ""}">{name}</a>' for name, url, sha, _ in files]
             return "text/html", "\n".join(lines).encode()
@@ -77,6 +81,8 @@ def _handler(index: FileIndex) -> type[BaseHTTPRequestHandler]:
                 known = parts[1] in index.wheels
                 kind, body = index.page(parts[1]) if known else ("text/plain", b"no such project")
                 return self._answer(200 if known else 404, kind, body)
+            if parts[0] == "files" and index.redirect is not None:
+                return self._answer(302, "text/plain", b"", {"Location": index.redirect + path})
             if parts[0] == "files":
                 return self._file(parts[-1], index.wheels[parts[1]][parts[-1]])
             if path == "/token":

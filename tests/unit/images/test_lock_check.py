@@ -22,7 +22,7 @@ from trispark.host.machine import LocalMachine
 from trispark.images.declaration import Declaration, load_declaration, stale
 from trispark.images.image_members import ImageMembers
 from trispark.images.lock_check import Sources, check, passed
-from trispark.images.lock_file import LOCK, load_lock
+from trispark.images.lock_file import LOCK, load_lock, write_lock
 from trispark.images.lock_model import WheelEntry, WheelInput
 from trispark.images.lock_update import update
 from trispark.images.package_index import PackageIndex, UrllibHttp, fits
@@ -455,6 +455,29 @@ def test_a_password_goes_to_its_host_alone_and_into_no_message(project: Project,
         assert not any(word in text for word in ("s3cret", "wr0ng", "127.0.0.1"))
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or b"s3cret" not in path.read_bytes()
+
+
+@pytest.mark.parametrize("how", ["elsewhere", "redirect"])
+def test_a_password_is_not_given_to_another_host(project: Project, how: str) -> None:
+    project.index.password = "Basic " + base64.b64encode(b"me:s3cret").decode()
+    with serving(FileIndex(wheels=project.index.wheels)) as other:
+        setattr(project.index, how, other.address.removesuffix("/simple"))
+        address = project.index.address.replace("//", "//me:s3cret@")
+        assert project.checked(address=address, download=True)[0]["kernel"][0] == "ok"
+        assert [path for path, _ in other.asked] == [f"/files/tiny-kernel/{NAME}"]
+        assert all("Authorization" not in headers for _, headers in other.asked)
+
+
+def test_another_image_id_of_the_same_manifest_is_refused(project: Project) -> None:
+    lock = load_lock(project.root)
+    base = lock.entries["base"].model_copy(update={"config": "sha256:" + "9" * 64})
+    write_lock(project.root, lock.model_copy(update={"entries": {**lock.entries, "base": base}}))
+    found, ok = project.checked()
+    assert (found["base"][0], ok) == ("MISMATCH", False)
+    project.inputs["base"]["config"] = "sha256:" + "9" * 64
+    with pytest.raises(TrisparkError) as caught:
+        update(project.root, project.declare(), "base", project.sources())
+    assert caught.value.id == "TS-IMAGES-DIFFERS"
 
 
 def run(project: Project, monkeypatch: pytest.MonkeyPatch, *argv: str) -> tuple[int, str]:
