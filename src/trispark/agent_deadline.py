@@ -47,6 +47,7 @@ DEADLINES: Final[Mapping[str, Bound]] = {
     "share": Bound(300, 3),  # a look, an unmount and a mount
     "site-set": Bound(120),
     "stage": Bound(300),
+    "provenance-store": Bound(120),
     "generation-show": Bound(120),
     "activate": Bound(120),
     "fence": Bound(120),
@@ -62,6 +63,7 @@ DEADLINES: Final[Mapping[str, Bound]] = {
     "adopt-back": Bound(600),
     "wait": Bound(150),
     "observe": Bound(300),
+    "parity": Bound(300),
     "request": Bound(60),
     "request-batch": Bound(60),
     "oneshot": Bound(300),

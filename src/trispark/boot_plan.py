@@ -11,12 +11,13 @@ A plan is made from the catalog (`plan_arm`) or from what the nodes hold (`plan_
     layers (with an Engram table), worker_ranks, canary {request}, batch {requests}, quality {requests} (short set)
     bench {rank, image, input of the load client}, None when nothing is measured
     site_facts {name: request of `site-set`}, empty where the site's files cannot be read
+    provenance [images.attestation.Fact]: what was judged of its images, empty where the site demands no signature
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +31,7 @@ from trispark.catalog import Catalog, load_catalog
 from trispark.confirm import parts_of, with_confirmation
 from trispark.errors import TrisparkError
 from trispark.gates import canary_request, judged_patterns
+from trispark.images.demanded import KNOWN_ALREADY, judged, recorded
 from trispark.node_site import node_requests
 from trispark.plan import plan_budget, unsafe
 from trispark.preflight import refuse_damage, require_nodes
@@ -174,7 +176,7 @@ def plan_arm(
     before a trial.
 
     Raises TS-FEATURE-*, TS-STAGE-*, TS-PLAN-*, TS-ENV-*, TS-PREFLIGHT-STATE, TS-BASELINE-DIFFERS, TS-BUDGET-*,
-    TS-CONFIRM-*.
+    TS-CONFIRM-*, and TS-PROVENANCE-* where the site demands that its images are signed.
     """
     arm = arm or ("candidate" if feature else "baseline")
     require_given(project, stage="", feature="", misplaced=misplaced, seen_site=seen_site)
@@ -202,6 +204,7 @@ def plan_arm(
         )
     if purpose != "restore":
         _judge_memory(project, resolution, arm, None if arm == "baseline" else arms.baseline.settings)
+    proven = _proven(project, resolution, purpose, measure=measure)
     plan = _plan(resolution, purpose, statuses, moment)
     difference = compare(arms.baseline, resolution)
     plan.update(
@@ -221,8 +224,19 @@ def plan_arm(
         changed={name: list(pair) for name, pair in difference.settings.items()},
         adapters=carried(resolution.adapters),
         site_facts=node_requests(project.site),
+        provenance=proven,
     )
     return plan
+
+
+def _proven(project: Project, resolution: Resolution, purpose: str, *, measure: bool) -> list[dict[str, Any]]:
+    """What brings production back after a trial ran before: it needs no signature anew, its records have the fact."""
+    site, root = project.site, project.root
+    images = [str(resolution.resolved["image"]), *([site.require_bench_image()] if measure else [])]
+    if purpose in KNOWN_ALREADY:
+        records = RecordCache(root / ".trispark" / site.name / "records").list() if site.image_signers else []
+        return recorded(images, records)
+    return judged(root, site, images)
 
 
 def _compared(
@@ -325,8 +339,15 @@ def plan_stored(
         changed={},
         adapters={},
         site_facts=dict(site_facts or {}),
+        provenance=_agreed([answer.get("provenance") for answer in stored.values()]),
     )
     return plan
+
+
+def _agreed(facts: Sequence[Mapping[str, Any] | None]) -> list[dict[str, Any]]:
+    """What every node knows of the image's provenance; nodes that differ, or know nothing, hold up no way back."""
+    first = facts[0]
+    return [dict(first)] if first is not None and all(fact == first for fact in facts) else []
 
 
 def require_one_current(statuses: Answers) -> str:

@@ -623,7 +623,8 @@ class _Maker:
         if self.ground.noise is None:
             notes.append("the site has no floor yet: ./trispark stats floor measures how equal boots differ")
         if self.count < min(look for looks in LOOKS.values() for look, _ in looks):
-            notes.append(f"{self.count} boots an arm decide nothing: the trial ends INCONCLUSIVE (site_trial_boots)")
+            decides = "1 boot an arm decides" if self.count == 1 else f"{self.count} boots an arm decide"
+            notes.append(f"{decides} nothing: the trial ends INCONCLUSIVE (site_trial_boots)")
         if entry.shifts_cost_balance:
             notes.append("a promotion of it makes the verdicts of earlier sweeps stale")
         tags = {cell["cell"] for cell in cells}

@@ -356,8 +356,20 @@ def make_spec(identity: str, resolved: Mapping[str, Any], rank: int) -> dict[str
             **launch["container"],
         },
         "ready": {"url": launch["ready_url"]},
-        "observe": {"packages": list(launch["packages"]), "version_command": list(launch["version_command"])},
+        "observe": {
+            "packages": list(launch["packages"]),
+            "version_command": list(launch["version_command"]),
+            **_observed_places(launch),
+        },
     }
+
+
+def _observed_places(launch: Mapping[str, Any]) -> dict[str, Any]:
+    """What the agent hashes; nothing in a configuration that was resolved by an older version."""
+    identity = launch.get("identity")
+    if identity is None:
+        return {}
+    return {"identity": {name: identity[name] for name in ("sources", "compiled", "autotune")}}
 
 
 def _finished(
@@ -668,6 +680,7 @@ def _launch(site: Site, engine: Engine) -> dict[str, Any]:
         "packages": list(engine.packages),
         "version_command": list(engine.version_command),
         "image_env": list(engine.image_env),
+        "identity": engine.identity.model_dump(mode="json"),
     }
 
 

@@ -23,6 +23,9 @@ HOST_GROUP: Final = "sparks"
 DIGEST_REFERENCE: Final = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
 LAB: Final = "lab"
 DOCKERFILES: Final = "Dockerfiles"
+BUILD_ARGUMENT: Final = r"^[A-Z][A-Z0-9_]{0,49}$"
+BUILD_VALUE: Final = r"^[ -~]{0,400}$"
+"""Printable and on one line."""
 _IMAGE_PLACE: Final = "/opt/trispark"
 """In the container: the adapters' mount of experiments/engines.yml lies there."""
 _SYSTEM_DIRECTORIES: Final = frozenset(
@@ -236,6 +239,9 @@ class Site(BaseModel):
     """Generations that stay on a node beside those that are never removed."""
     keep_boots: Annotated[int, Field(ge=1, le=100000)] = 50
     """Boots whose logs stay on a node."""
+    autotune_other_image: Literal["refuse", "clear"] = "refuse"
+    """What a boot does where a rank has kernel tactics that were made under another image: it is refused, or they are
+    cleared on every rank."""
     lock_lease_s: Annotated[float, Field(ge=5, le=3600)] = 60.0
     """Seconds after which a controller's lock of the fleet is stale when it is not renewed."""
     world_size: Annotated[int, Field(ge=1, le=8)]
@@ -260,6 +266,17 @@ class Site(BaseModel):
     """Variables of the allowlist whose source is site.extra_container_env."""
     build_dockerfile: str | None = None
     """Of the engine image, relative to Dockerfiles/."""
+    image_signers: str | None = None
+    """allowed_signers file, relative to the inventory directory: an image runs only when one of them signed its
+    provenance. None or empty demands nothing."""
+    image_revoked: str | None = None
+    """Keys that are trusted no more (a key revocation list, or public keys), relative to the inventory directory."""
+    image_key: str | None = None
+    """Path on the controller of the key that signs what is built: a private one, or a public one of an SSH agent's."""
+    build_args: dict[Annotated[str, Field(pattern=BUILD_ARGUMENT)], Annotated[str, Field(pattern=BUILD_VALUE)]] = Field(
+        default_factory=dict
+    )
+    """{ARG of that Dockerfile: value}; a base is not given here, but in Dockerfiles/images.yml."""
 
     nodes: tuple[Node, ...] = Field(alias="nodes")
     path: Path = Field(alias="path")
@@ -276,6 +293,20 @@ class Site(BaseModel):
     def _below_dockerfiles(cls, value: str | None) -> str | None:
         if value is not None and (not is_plain_path(f"/{value}") or value.startswith("/")):
             raise ValueError(f"a relative path below {DOCKERFILES}/ without . or .. is needed")
+        return value
+
+    @field_validator("image_signers", "image_revoked")
+    @classmethod
+    def _beside_hosts(cls, value: str | None) -> str | None:
+        if value and (not is_plain_path(f"/{value}") or value.startswith("/")):
+            raise ValueError("a path relative to the inventory directory without . or .. is needed")
+        return value
+
+    @field_validator("image_key")
+    @classmethod
+    def _on_the_controller(cls, value: str | None) -> str | None:
+        if value and not is_plain_path(value.replace("~/", "/", 1) if value.startswith("~/") else value):
+            raise ValueError("an absolute path, or one that begins with ~/, without . or .. is needed")
         return value
 
     @field_validator("engine_image", "bench_image")

@@ -30,7 +30,7 @@ MANIFEST = "MANIFEST.json"
 SCHEMA_VERSION = 1
 PARTS = (
     *("adopted", "baseline.json", "current", "epoch", "generations"),
-    *("good.jsonl", "journal.jsonl", "records", "site.json"),
+    *("good.jsonl", "journal.jsonl", "provenance", "records", "site.json"),
 )
 """Names below the root that a backup holds; those that are not there are left out."""
 OUTSIDE = ("engine.log",)

@@ -130,6 +130,7 @@ HELP = {
     "site-set": "what the node must know of its site without a controller",
     "stage": "store a generation",
     "generation-show": "a stored generation",
+    "provenance-store": "keep what proves where an image comes from",
     "activate": "make a stored generation the current one",
     "fence": "raise the epoch, so that no older boot starts",
     "can-start": "whether a generation could be started",
@@ -144,6 +145,7 @@ HELP = {
     "adopt-back": "start again, as it was, what was taken over",
     "wait": "wait until the engine is ready or has ended",
     "observe": "what runs in the engine's container",
+    "parity": "hashes of image, adapters, sources and libraries, to compare nodes by",
     "request": "one HTTP request to the engine",
     "request-batch": "HTTP requests to the engine, all at once",
     "oneshot": "run the load client once",
@@ -188,6 +190,9 @@ VERBS: dict[str, Verb] = {
     "site-set": _changing("site-set", _later("site_facts:SiteFacts.parse"), _later("site_facts:plan_set")),
     "stage": _changing("stage", _later("generations:StageRequest.parse"), _later("generations:plan_stage")),
     "generation-show": _asking(_later("generations:GenerationRequest.parse"), _later("generations:show")),
+    "provenance-store": _changing(
+        "provenance-store", _later("provenance:StoreRequest.parse"), _later("provenance:plan_store")
+    ),
     "activate": _changing(
         "activate", _later("generations:GenerationRequest.parse"), _later("generations:plan_activate")
     ),
@@ -203,7 +208,8 @@ VERBS: dict[str, Verb] = {
     "adopt": _changing("adopt", _later("adopt:AdoptRequest.parse"), _later("adopt:plan_adopt")),
     "adopt-back": _changing("adopt-back", _later("adopt:BackRequest.parse"), _later("adopt:plan_back")),
     "wait": _asking(_later("watching:WaitRequest.parse"), _later("watching:wait")),
-    "observe": _asking(_later("logs:LogRequest.parse"), _later("observe:observe")),
+    "observe": _asking(_later("observe:ObserveRequest.parse"), _later("observe:observe")),
+    "parity": _asking(_later("parity:ParityRequest.parse"), _later("parity:parity")),
     "request": _asking(
         _later("http_request:HttpRequest.parse"),
         lambda node, request: _later("http_request:perform")(node.http, request),

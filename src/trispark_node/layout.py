@@ -73,6 +73,15 @@ class Layout:
         return self.root / "records"
 
     @cached_property
+    def provenance(self) -> Path:
+        """What proves where images come from, by the digest of each."""
+        return self.root / "provenance"
+
+    def provenance_of(self, digest: str) -> Path:
+        """`digest`: 64 hexadecimal digits."""
+        return self.provenance / digest
+
+    @cached_property
     def boots(self) -> Path:
         return self.root / "boots"
 

@@ -1,4 +1,5 @@
-"""Verb `prune`: removes old generations, logs of old boots and, when asked, images that nothing needs any more.
+"""Verb `prune`: removes old generations, logs of old boots, the provenance of images that no record names, and, when
+asked, images that nothing needs any more.
 
 What is removed is renamed to `.pruned-<name>` first, so that a half-removed generation is never taken for one. What an
 interrupted prune left is removed by `recover`, or by the next one.
@@ -12,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trispark_node import adopt, engine_state, generations, logs, protected, pulled, site_facts
+from trispark_node import adopt, engine_state, generations, logs, protected, provenance, pulled, site_facts
 from trispark_node.containers import ROLE_ENGINE, own
 from trispark_node.errors import AgentError
 from trispark_node.fields import NAME, Fields
 from trispark_node.lock import held
 from trispark_node.mutation import Mode, Plan, mutate
 from trispark_node.node import Node
+from trispark_node.records import Stored
 from trispark_node.site_facts import SiteFacts
 
 PRUNED = ".pruned-"
@@ -51,17 +53,19 @@ class Choice:
     boots: tuple[str, ...]
     images_kept: dict[str, str]
     images: tuple[str, ...]
+    provenance: tuple[Path, ...]
     leftovers: tuple[Path, ...]
 
     @property
     def some(self) -> bool:
-        return bool(self.removed or self.boots or self.images or self.leftovers)
+        return bool(self.removed or self.boots or self.images or self.provenance or self.leftovers)
 
     def answer(self) -> dict[str, Any]:
         return {
             "generations": {"removed": list(self.removed), "kept": self.kept},
             "boots": {"removed": list(self.boots), "kept": self.boots_kept},
             "images": {"removed": list(self.images), "kept": self.images_kept},
+            "provenance": {"removed": _places(self.provenance)},
         }
 
 
@@ -110,6 +114,7 @@ def _names(choice: Choice) -> list[str]:
         *(f"generation {name}" for name in choice.removed),
         *(f"boot {name}" for name in choice.boots),
         *(f"image {name}" for name in choice.images),
+        *(f"provenance {name}" for name in _places(choice.provenance)),
         *(f"left over {path.name}" for path in choice.leftovers),
     ]
 
@@ -142,6 +147,8 @@ def _choose(node: Node, request: PruneRequest) -> Choice:
 
     images_kept, images = _images(node, kept, facts) if request.images else ({}, ())
     leftovers = [*_leftovers(node.layout.generations), *_leftovers(node.layout.boots)]
+    for directory in (node.layout.provenance, *_entries(node.layout.provenance)):
+        leftovers += _leftovers(directory)
     return Choice(
         dict(sorted(kept.items())),
         tuple(sorted(removed)),
@@ -149,8 +156,25 @@ def _choose(node: Node, request: PruneRequest) -> Choice:
         tuple(gone),
         images_kept,
         tuple(images),
+        tuple(_unproven(node, chain, removed)),
         tuple(leftovers),
     )
+
+
+def _unproven(node: Node, chain: list[Stored], removed: Iterable[str]) -> list[Path]:
+    """Provenance that goes; none while it cannot be said which image a generation that stays runs."""
+    if not node.layout.provenance.is_dir():
+        return []
+    try:
+        specs = [generations.load_spec(node, each) for each in set(generations.staged(node)) - set(removed)]
+    except AgentError:
+        return []
+    return provenance.unneeded(node, chain, {spec.container.image for spec in specs})
+
+
+def _places(paths: Iterable[Path]) -> list[str]:
+    """Below `provenance`: a digest, or a digest and an id of it."""
+    return [path.name if path.parent.name == "provenance" else f"{path.parent.name}/{path.name}" for path in paths]
 
 
 def _age(path: Path) -> int:
@@ -211,6 +235,8 @@ def _apply(node: Node, choice: Choice) -> dict[str, Any]:
     engine_state.prune(node, set(generations.staged(node)))
     for name in choice.boots:
         _remove(node, node.layout.boots / name)
+    for path in choice.provenance:
+        _remove(node, path)
     return _remove_images(node, choice)
 
 

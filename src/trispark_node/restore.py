@@ -34,7 +34,7 @@ from trispark_node.plain_json import parse_json
 VERB = "restore"
 RESTORED = "restored"
 """In the place of the boot for which an epoch was taken."""
-_STATE = ("adopted", "baseline.json", "current", "generations", "good.jsonl", "records")
+_STATE = ("adopted", "baseline.json", "current", "generations", "good.jsonl", "provenance", "records")
 """Parts by which a node has state. An epoch, a journal and the site's facts a node gets by its first verb."""
 _PATH = re.compile(r"(?!.*(^|/)\.{1,2}(/|$))[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
 _SHARED = re.compile(r"generations/[^/]+/adapters(/|$)")

@@ -32,7 +32,8 @@ LEFT = ("bin", "run")
 
 @dataclass(frozen=True)
 class UninstallRequest:
-    """`records`: whether records, and the way back of engines that were taken over, go too."""
+    """`records`: whether records, the provenance of images that they name, and the way back of engines that were taken
+    over, go too."""
 
     records: str
 
@@ -96,7 +97,8 @@ def _leaving(node: Node, request: UninstallRequest) -> Leaving:
     _refuse_share(node)
     _refuse_busy(node)
     containers = _ended(node)
-    kept = set() if request.records == REMOVE else {node.layout.records.name, node.layout.adopted.name}
+    own_past = {node.layout.records.name, node.layout.provenance.name, node.layout.adopted.name}
+    kept = set() if request.records == REMOVE else own_past
     try:
         there = sorted(path.name for path in node.layout.root.iterdir())
     except FileNotFoundError:

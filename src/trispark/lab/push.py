@@ -9,6 +9,7 @@ from trispark.errors import TrisparkError
 from trispark.images.build import BuildEngine, export
 from trispark.images.oci import BlobStore, OciImage
 from trispark.images.registry import Registry
+from trispark.lab.built import describe
 from trispark.lab.images import labels
 from trispark.lab.layout import PUSH_REGISTRY, Paths
 from trispark.lab.prepared import Image, load_prepared
@@ -38,6 +39,7 @@ def push(repo: Path, engine: BuildEngine, names: Sequence[str], registry: Regist
         made = exported_image(engine, image, store)
         _, repository, tag = split_reference(image.reference)
         pushed[name] = target.push(made, store, repository, tag)
+        describe(paths, prepared, image, made, store)
         exported.append(made)
     store.keep({**store.images(), **dict(zip(names, exported, strict=True))}, prepared.images)
     return pushed

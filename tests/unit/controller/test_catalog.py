@@ -55,7 +55,12 @@ def test_stage_without_trial_needs_none(catalog: Catalog) -> None:
         ("g", "roce_allreduce", "TS-FEATURE-UNAVAILABLE", "cannot be run yet"),
         ("a", "packed_engram", "TS-FEATURE-BASELINE", "stage_a.yml"),
         ("a", "wo_a", "TS-FEATURE-STAGE", "leave -e feature out"),
-        ("e", "engram_prefetch", "TS-FEATURE-STAGE", "do: ./trispark play stage_c -e feature=engram_prefetch"),
+        (
+            "e",
+            "engram_prefetch",
+            "TS-FEATURE-STAGE",
+            "do: ./trispark plan c -e feature=engram_prefetch shows it, ./trispark play stage_c ",
+        ),
         ("c", "engram_prefech", "TS-FEATURE-UNKNOWN", "do: -e feature=engram_prefetch"),
         ("c", "zzzz", "TS-FEATURE-UNKNOWN", "do: name one of them"),
         ("b", None, "TS-FEATURE-MISSING", "one of: block_size, k5_cap_block_verify;"),

@@ -275,6 +275,15 @@ class Bench:
         (directory / "comm").write_text("worker\n")
         return directory
 
+    def container_root(self, container_id: str, pid: int = 70) -> Path:
+        """A process of the container, whose root directory holds the adapters of its generation; that directory."""
+        generation = self.docker.containers[container_id].labels["trispark.generation"]
+        directory = self.process(pid, container_id=container_id)
+        root = directory / "root"
+        staged = self.node.layout.generation(generation) / "adapters"
+        shutil.copytree(staged, root / "opt/trispark/adapters")
+        return root
+
     def listen(self, port: int, *pids: int, table: str = "tcp", state: str = "0A") -> None:
         """A socket of the fake node, held by `pids`."""
         path = self.procfs / "net" / table

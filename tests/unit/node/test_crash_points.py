@@ -17,6 +17,7 @@ import pytest
 from crash_points import Steps, World, template
 
 from trispark_node import cli, good
+from trispark_node.canonical import sha256_hex
 from trispark_node.docker_client import Image
 from trispark_node.plain_json import parse_json
 
@@ -42,6 +43,13 @@ def world(bench, active, stage_request, quick_path) -> World:
 def record() -> dict[str, Any]:
     content = {"id": "b0", "seq": 1, "previous": None, "kind": "boot"}
     return {"record": content, "previous": None}
+
+
+def proof(tag: str) -> dict[str, Any]:
+    """What is judged of an image; another `tag` is another judgement of the same image."""
+    files = {"statement.json": f'{{"tag":"{tag}"}}\n', "sbom.cdx.json": "{}\n"}
+    hashes = {f"{name}_sha256": sha256_hex(files[file].encode()) for name, file in PROVEN.items()}
+    return {"files": files, "fact": {"image": LOAD_IMAGE, **hashes}}
 
 
 def owner(number: int) -> dict[str, Any]:
@@ -88,12 +96,15 @@ def a_site(**values: Any) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
 NEXT = {"epoch": 6, "boot_id": "b2"}
 STOPS = {"only_after_intent": True}
 HASH = "HASH"
+PROVEN = {"statement": "statement.json", "sbom": "sbom.cdx.json"}
 PROMOTED = {"schema_version": 1, "settings": {"MAX_X": 2}, "record": "b0", "record_hash": HASH, "time": TIME}
 TAKEN = (("lock-take", {"owner": owner(1)}),)
 BREAKS = {"owner": owner(2), "break": True, "why": "its desk is empty"}
 CASES = {
     "stage": Case("stage", lambda _good, new: new["stage"]),
-    "stage over a damaged one": Case("stage", lambda _good, new: new["stage"], damage="launch.args"),
+    "stage over a damaged one": Case(
+        "stage", lambda _good, new: {**new["stage"], "repair": True}, damage="launch.args"
+    ),
     "activate": Case("activate", lambda good, _new: {"generation": good}),
     "fence": Case("fence", lambda _good, _new: NEXT),
     "start": Case("start", lambda _good, _new: NEXT, (("stop", {}), ("fence", NEXT))),
@@ -106,6 +117,13 @@ CASES = {
         "good-mark", lambda _good, new: {"generation": new["two"]["generation"], "boot_id": "b1", "time": TIME}
     ),
     "record-append": Case("record-append", lambda _good, _new: record()),
+    "provenance-store": Case("provenance-store", lambda _good, _new: proof("one")),
+    "provenance-store anew": Case(
+        "provenance-store",
+        lambda _good, _new: proof("two"),
+        (("provenance-store", proof("one")),),
+        third=("provenance",),
+    ),
     "site-set": Case("site-set", a_site()),
     "site-set again": Case("site-set", a_site(keep_boots=3), (("site-set", {"keep_boots": 7}),)),
     "baseline-set": Case("baseline-set", lambda _good, _new: {"baseline": PROMOTED}, (("record-append", record()),)),
