@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -202,7 +203,7 @@ EVERYTHING = {
     **{"DSV41_WO_A_W8": 1, "DSV41_WO_A_W8_MID": 1, "DSV41_WO_A_W8_DROP": 1, "DSV41_DRAFT_TAU": 0.8},
     **{"DSV41_ENGRAM_PREFETCH": 1, "DSV41_ENGRAM_PREFETCH_CHECK": 1, "DSV41_AUTOTUNE_KEEP": 1},
     **{"DSV41_CACHE_GIB": 0.25, "DSV41_CACHE_WAYS": 16, "MAX_RUNNING_REQUESTS": 8, "MIN_FREE_SLOTS_DELAY": 1},
-    "CHUNKED_PREFILL_SIZE": 512,
+    **{"CHUNKED_PREFILL_SIZE": 512, "ENGINE_IMAGE": "canary"},
 }
 """Every feature that the lab can run, but for those of which a value excludes another."""
 OTHERS = {
@@ -226,9 +227,14 @@ def test_the_engine_prints_the_evidence_of_the_catalog(
         value = variable.check(changes[variable.name], "test")
         env |= {variable.name: format_value(value)} if variable.env else {}
         flags += variable.arguments(value) if variable.name != "EP_SIZE" else []
+    # As an image has it: the package, and beside it which build it is.
+    shutil.copytree(ROOT / "lab" / "trispark_lab", tmp_path / "image" / "trispark_lab")
+    (tmp_path / "image" / "BUILD").write_text(f"{settings['ENGINE_IMAGE']}\n", encoding="utf-8")
+    env["PYTHONPATH"] = os.pathsep.join(map(str, (tmp_path / "image", ROOT / "lab", ROOT / "adapters")))
     ranks = start(adapters=True, ep_size=str(settings["EP_SIZE"]), flags=tuple(flags), **env)
     port = ranks[0].expect(r"^Ready: API on port (\d+) \(rank 0\)$")[1]
     assert canary(port) == ("42", "stop")
+    assert get(port, "/server_info")["build"] == settings["ENGINE_IMAGE"]
     ranks[0].signal(signal.SIGTERM)
     assert [process.end() for process in ranks] == [0, 0, 0]
     rules = catalog.evidence_rules(settings, 3, "lab")
