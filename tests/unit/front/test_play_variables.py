@@ -23,9 +23,14 @@ TEXTS = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "playbo
 IMPORTS = {name: set(re.findall(r"import_playbook: (\w+)\.yml", text)) for name, text in TEXTS.items()}
 BOOT = set(re.findall(r"\{\{ (\w+) \| default\(", TEXTS["boot"]))
 GIVEN = {"given_stage", "feature"}
-LEFT_OUT = {"stage_a": BOOT | GIVEN, "confirm": {"feature", "value"}, "site": {"remove", *GIVEN}}
-"""The boot of stage A is the baseline's, a confirmation is of all that was promoted, and a site needs its share; what
-given.yml reads is set by who imports it, or refused there."""
+LEFT_OUT = {
+    "stage_a": BOOT | GIVEN,
+    "confirm": {"feature", "value"},
+    "site": {"remove", *GIVEN},
+    "rollback": {"restage"},
+}
+"""The boot of stage A is the baseline's, a confirmation is of all that was promoted, a site needs its share, and a
+rollback stages nothing; what given.yml reads is set by who imports it, or refused there."""
 CONFIGURED = {"site_configured"}
 
 

@@ -103,7 +103,6 @@ def test_a_boot_without_a_log_is_named_with_those_that_have_one(bench, kept):
 def test_lines_are_looked_for_in_the_whole_log(bench, running, verb, patterns, found):
     """Within a limit that is far below the size of the log."""
     bench.docker.executed = {
-        "find": Executed(0, "", ""),
         "python3": Executed(0, "{}", ""),
         "engine-version": Executed(0, "0.1.0\n", ""),
     }
@@ -111,6 +110,8 @@ def test_lines_are_looked_for_in_the_whole_log(bench, running, verb, patterns, f
     if verb == "boot-log":
         bench.ask("save-log")
         request = {"boot_id": "b1"}
+    else:
+        bench.container_root(next(iter(bench.docker.containers)))
     answer = bench.ask(verb, **request, log_bytes=400, patterns=patterns)
     assert (answer["log"].splitlines(), answer["log_bytes_left_out"], answer["log_size"]) == (found, 0, len(LOG))
 
