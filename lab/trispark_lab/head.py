@@ -11,6 +11,7 @@ from . import __version__, projection
 from .api import ApiState, make_app
 from .api_key import read_key
 from .api_switches import Administration
+from .build_id import build_id
 from .checkpoint import Checkpoint
 from .config import EngineConfig, ModelConfig
 from .counters import SampledLines
@@ -246,6 +247,7 @@ class Head:
         return {
             **self._engine.server_args(),
             "version": __version__,
+            "build": build_id(),
             "startup_time": self._startup_time,
             "status": "ready" if self.api.engine else "starting",
             "internal_states": [state],

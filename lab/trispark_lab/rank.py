@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from . import __version__, autotune
+from .build_id import build_id
 from .collective import Collective
 from .config import EngineConfig, ModelConfig, load_model_config
 from .experts import WorkLines
@@ -54,6 +55,7 @@ def speculation_lines(engine: EngineConfig) -> list[str]:
 
 def start_rank(engine: EngineConfig, log: EngineLog, connected: Callable[[], None] = lambda: None) -> Rank:
     """Start this rank up to loaded weights. EngineError, RankFailure or EngramFailure when it can not."""
+    log.rank_line(f"Engine build: {build_id()} (trispark_lab {__version__})")
     log.rank_line(f"server_args={engine.server_args()}")
     for name, value in engine.inert:
         log.rank_line(f"{name}={value} is inert in this engine")

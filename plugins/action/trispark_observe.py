@@ -22,7 +22,9 @@ class ActionModule(ActionBase):
     """
 
     TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset({"layers", "patterns", "more_than", "awaited", "deadline_s", "interval_s", "phase"})
+    _VALID_ARGS = frozenset(
+        {"layers", "patterns", "more_than", "awaited", "deadline_s", "interval_s", "phase", "identity"}
+    )
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
@@ -30,7 +32,9 @@ class ActionModule(ActionBase):
         die_with_controller()
 
         def ask() -> Mapping[str, Any]:
-            request = {"patterns": [str(each) for each in arguments["patterns"]]}
+            request: dict[str, Any] = {"patterns": [str(each) for each in arguments["patterns"]]}
+            if arguments.get("identity"):
+                request["identity"] = True
             answer = again(lambda: call_agent(self, "observe", request), (AnsibleError, OSError), time.sleep)
             if answer.get("failed"):
                 raise AnsibleActionFail(str(answer.get("msg", "the node gave no answer")), result=answer)

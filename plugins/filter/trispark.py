@@ -24,6 +24,7 @@ def boot_facts(variables: Mapping[str, Any]) -> dict[str, Any]:
         "observation": answer(variables, "engine_observation"),
         "after_load": answer(variables, "engine_after_load"),
         "gates": gates("engine_gates"),
+        "identities": _only(variables.get("engine_gates"), "identities").get("identities") or {},
         "gates_after": gates("engine_gates_after"),
         "bench": answer(variables, "bench_run") or _rows_of_refusal(variables.get("bench_run")),
         "failure": variables.get("boot_failure") or {},
@@ -93,11 +94,23 @@ def over_network(declared: Mapping[str, Any]) -> bool:
     return judged(declared)
 
 
+def trees_differ(observations: Mapping[str, Mapping[str, Any] | None]) -> bool:
+    """Whether the hash trees that the nodes' observations hold differ, so that every file is asked for."""
+    from trispark.images.parity import differ  # here: only a boot's gates ask it
+
+    return differ({node: (seen or {}).get("identity") for node, seen in observations.items()})
+
+
 def shard_lines(answer: Mapping[str, Any], node: str, check: bool) -> list[str]:
     """One line a shard and one for what lies beside them: what was found and done, or in check mode would be done."""
     from trispark.shard_report import shard_lines as lines
 
     return lines(answer, node, check)
+
+
+def images(engine: str, further: Mapping[str, str], bench: str) -> list[str]:
+    """Every image that a site names, each once; an empty `bench` is none."""
+    return list(dict.fromkeys(image for image in (engine, *further.values(), bench) if image))
 
 
 def shard_report(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -123,6 +136,8 @@ class FilterModule:
             "trispark_lacking": lacking,
             "trispark_lock_refusal": lock_refusal,
             "trispark_over_network": over_network,
+            "trispark_images": images,
+            "trispark_trees_differ": trees_differ,
             "trispark_shard_lines": shard_lines,
             "trispark_shard_report": shard_report,
             "trispark_uninstall_lines": uninstall_lines,

@@ -28,6 +28,14 @@ options:
       - For V(after_load) the earlier observations.
     type: dict
     required: true
+  identities:
+    description: For V(boot) the observations that hold the hashes of what runs, by node.
+    type: dict
+    default: {}
+  listed:
+    description: For V(boot) answers of the agent's verb C(parity) with every file, by node, where trees differ.
+    type: dict
+    default: {}
   shards:
     description: Answers of the agent's verb C(engram) by node; the last rank's end rows are the sizes of the tables.
     type: dict
@@ -69,6 +77,10 @@ gates:
   type: list
   elements: dict
   returned: always
+identities:
+  description: By node the hashes of what runs, as the record keeps them.
+  type: dict
+  returned: for V(boot)
 """
 
 # The task runs plugins/action/trispark_gates.py on the controller; this file is its documentation.

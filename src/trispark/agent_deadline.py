@@ -63,6 +63,7 @@ DEADLINES: Final[Mapping[str, Bound]] = {
     "adopt-back": Bound(600),
     "wait": Bound(150),
     "observe": Bound(300),
+    "parity": Bound(300),
     "request": Bound(60),
     "request-batch": Bound(60),
     "oneshot": Bound(300),

@@ -59,6 +59,10 @@ class Scope(StrEnum):
     RANK = "rank"
 
 
+ENGINE_IMAGE: Final = "ENGINE_IMAGE"
+"""The variable that says which of the site's engine images a configuration runs, by its name."""
+SITE_IMAGE: Final = "site"
+"""Its value for `site_engine_image`; every other one is a name of `site_engine_images`."""
 EXTRA_SOURCE: Final = "site.extra_container_env"
 """Of a variable that reaches the engine only where a site names it in `site_extra_container_env`."""
 _RANK_SOURCES: Final = {
@@ -111,8 +115,13 @@ class Variable(Strict):
             (NAME.fullmatch(self.name) is None, f"{self.name} is not an environment name"),
             (self.flag is not None and FLAG.fullmatch(self.flag) is None, f"{self.flag} is not a flag"),
             (
-                not self.env and self.flag is None and self.source != NEVER,
+                not self.env and self.flag is None and self.source != NEVER and self.name != ENGINE_IMAGE,
                 "it is delivered neither as env nor as flag",
+            ),
+            (
+                self.name == ENGINE_IMAGE
+                and (self.env or self.flag is not None or self.type is not Kind.STR or self.source != "baseline"),
+                "it is the name of an image in the baseline, which no engine is given",
             ),
             (
                 self.source == NEVER and set(self.engines.values()) != {Support.REFUSED},

@@ -77,8 +77,9 @@ def record_boot(
 ) -> dict[str, Any]:
     """The checked record of a boot.
 
-    facts  {node: {"watch", "observation", "after_load", "gates", "gates_after", "bench", "failure"}}; a node that was
-           lost may be missing. The observation after the measurement is recorded when there is one.
+    facts  {node: {"watch", "observation", "after_load", "gates", "gates_after", "identities", "bench", "failure"}}; a
+           node that was lost may be missing. The observation after the measurement is recorded when there is one, and
+           with it the hashes that were made before.
     """
     resolution = restore(plan["resolved"])
     gates = _gates(facts)
@@ -97,6 +98,7 @@ def record_boot(
         boot_id=str(plan["boot_id"]),
         epoch=int(plan["epoch"]),
         observations={node: fact.get("after_load") or fact.get("observation") for node, fact in facts.items()},
+        identities=_identities(facts),
         timings={"started_at": plan["time"], "ended_at": f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}", "phases": phases},
         gates=gates,
         bench=measured.recorded(plan["bench"]) if measured.output is not None else None,
@@ -105,6 +107,11 @@ def record_boot(
         previous=previous,
         provenance=plan.get("provenance") or (),
     )
+
+
+def _identities(facts: Facts) -> Mapping[str, Any]:
+    """Every node carries the same hashes of all nodes; the first ones are taken."""
+    return next((each["identities"] for each in facts.values() if each.get("identities")), {})
 
 
 def _outcome(

@@ -95,7 +95,8 @@ class Project:
     @classmethod
     def load(cls, root: Path, site_name: str) -> Project:
         """Raises TS-SITE-*, TS-CATALOG-*, TS-YAML-*. That images are missing is said when one is needed."""
-        return cls(root, load_site(root / "inventory" / site_name, images="optional"), load_catalog(root))
+        site = load_site(root / "inventory" / site_name, images="optional")
+        return cls(root, site, load_catalog(root).on(site.engine))
 
 
 def next_epoch(statuses: Answers) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -106,6 +106,22 @@ class BatchCheck(Strict):
     body: dict[str, Any] = Field(default_factory=dict)
 
 
+class EngineIdentity(Strict):
+    """What must be the same on every rank, by its place in the container."""
+
+    sources: tuple[str, ...] = Field(min_length=1)
+    same_set: tuple[str, ...]
+    compiled: tuple[str, ...]
+    autotune: str | None
+
+    @model_validator(mode="after")
+    def _places(self) -> EngineIdentity:
+        for path in (*self.sources, *self.compiled, self.autotune):
+            if path is not None and not is_plain_path(path):
+                raise ValueError(f"an absolute path without . or .. is needed, not {path}")
+        return self
+
+
 class Engine(Strict):
     """How an engine is run in its container; the header of engines.yml explains the fields."""
 
@@ -128,6 +144,7 @@ class Engine(Strict):
     image_env: tuple[str, ...]
     gpus: bool
     privileged: Literal["never", "site"]
+    identity: EngineIdentity
     packages: tuple[str, ...]
     version_command: tuple[str, ...] = Field(min_length=1)
     ready_evidence: str
@@ -242,6 +259,12 @@ class Catalog:
     quality: Mapping[str, EngineQuality] = field(default_factory=dict)
     builds: BuildsFile | None = None
 
+    def on(self, engine: str) -> Catalog:
+        """Itself as that engine has it: each feature with what it sets there alone. Of such a one it is itself."""
+        if not any(entry.sets_on for entry in self.features.values()):
+            return self
+        return replace(self, features={name: entry.on(engine) for name, entry in self.features.items()})
+
     def features_of(self, stage: str) -> tuple[str, ...]:
         """Ids of the features of a stage (`c` or `stage_c`), in the order of features.yml."""
         letter = self.stage_letter(stage)
@@ -290,7 +313,7 @@ class Catalog:
         if feature not in names:
             belongs = ", ".join(f"stage {s}" for s in self.features[feature].stages)
             if self.features[feature].stages:
-                remedy = f"./trispark play stage_{self.features[feature].stages[0]} -e feature={feature}"
+                remedy = _ways(self.features[feature].stages[0], feature)
             if not self.stages[letter].trial:
                 remedy = f"leave -e feature out, stage {letter} has no trial; or {remedy}"
             raise TrisparkError("TS-FEATURE-STAGE", f"{feature} belongs to {belongs}", where, expected, feature, remedy)
@@ -299,9 +322,10 @@ class Catalog:
 
     def _elsewhere(self, feature: str) -> str | None:
         """How the feature of another stage is tried whose name is the nearest to one that is unknown."""
-        tried = [name for name, entry in self.features.items() if entry.available and entry.tried and entry.stages]
+        tried = {name: entry for name, entry in self.features.items() if entry.available and entry.tried}
+        tried = {name: entry for name, entry in tried.items() if entry.stages and not entry.control}
         near = difflib.get_close_matches(feature, tried, n=1)
-        return f"./trispark play stage_{self.features[near[0]].stages[0]} -e feature={near[0]}" if near else None
+        return _ways(tried[near[0]].stages[0], near[0]) if near else None
 
     def require_feature(self, feature: str) -> Feature:
         """The entry. Raises TS-FEATURE-UNKNOWN."""
@@ -625,6 +649,12 @@ class Catalog:
                 tried = f"./trispark play stage_{entry.stages[0]} -e feature={feature}"
                 return f"remove it there; {tried} tries another value"
         return "remove it there"
+
+
+def _ways(stage: str, feature: str) -> str:
+    """To look at what a feature would change, and to try it: whoever asks offline must not be told to boot."""
+    given = f"-e feature={feature}"
+    return f"./trispark plan {stage} {given} shows it, ./trispark play stage_{stage} {given} tries it"
 
 
 def _nearest(value: str, offered: Sequence[str]) -> str:

@@ -107,6 +107,11 @@ def check_references(catalog: Catalog) -> None:
         where = f"{DIRECTORY}/features.yml {name}"
         _check_names(catalog, name, feature, engines, where)
         _check_sets(catalog, feature.sets, where)
+        for engine, sets in feature.sets_on.items():
+            _check_sets(catalog, sets, where)
+            for key in sets:
+                if catalog.allowlist.require(key, where).support(engine) is Support.REFUSED:
+                    raise _reference(where, f"the engine {engine} is not given {key}", key)
         if feature.sweep is not None:
             _check_sweep(catalog, name, feature.sweep, where)
         if feature.check_boot is not None:
@@ -157,7 +162,7 @@ def _check_names(catalog: Catalog, name: str, feature: Feature, engines: frozens
             if not can_show(catalog.evidence[reference.id], reference, engine):
                 raise _reference(where, f"{reference.id} is no evidence of the engine {engine}", engine)
     acceptance = () if feature.acceptance is None else feature.acceptance.engines
-    for engine in (*feature.unavailable_on, *acceptance):
+    for engine in (*feature.unavailable_on, *feature.sets_on, *acceptance):
         if engine not in engines:
             raise _reference(where, f"it names the engine {engine}, which does not exist", engine)
     for stage in feature.stages:

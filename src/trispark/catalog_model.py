@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from trispark.allowlist import NAME, Value, format_value, require_expression
+from trispark.allowlist import ENGINE_IMAGE, NAME, Value, format_value, require_expression
 from trispark.bench_windows import WINDOW
 from trispark.benchstats import ENGRAM_WAIT, GAPS, ONE_STREAM, STREAMS
 from trispark.plainyaml import Strict
@@ -183,6 +183,7 @@ class Feature(Strict):
     unavailable_reason: str | None = None
     unavailable_on: dict[Id, str] = Field(default_factory=dict)
     sets: dict[str, Raw] = Field(default_factory=dict)
+    sets_on: dict[Id, dict[str, Raw]] = Field(default_factory=dict)
     sweep: Sweep | None = None
     check_boot: CheckBoot | None = None
     members: tuple[str, ...] = ()
@@ -241,10 +242,14 @@ class Feature(Strict):
             (self.check_boot is not None and self.kind is not Kind.CHANGE, "a check boot belongs to kind: change"),
             (self.tried and not self.primaries, "a primary metric is needed"),
             (bool(self.builds) and not self.engine_adapters, "builds belong to engine_adapters"),
+            (bool(self.sets_on) and self.kind is not Kind.CHANGE, "sets_on belongs to kind: change"),
         ]
         for wrong, text in problems:
             if wrong:
                 raise ValueError(text)
+        for engine, sets in self.sets_on.items():
+            if twice := sorted(set(sets) & set(self.sets)):
+                raise ValueError(f"sets_on {engine} names {twice[0]}, which sets does too")
         for metric in (*self.primaries, *self.guards):
             if METRIC.fullmatch(metric) is None:
                 raise ValueError(f"{metric} is not a metric")
@@ -257,6 +262,17 @@ class Feature(Strict):
             if len(set(values)) != len(values):
                 raise ValueError(f"{name} has an entry twice")
         return self
+
+    def on(self, engine: str) -> Feature:
+        """Itself as that engine has it: with what it sets there alone."""
+        if not self.sets_on:
+            return self
+        return self.model_copy(update={"sets": {**self.sets, **self.sets_on.get(engine, {})}, "sets_on": {}})
+
+    @property
+    def changes_image(self) -> bool:
+        """Whether it tries another image of the engine."""
+        return ENGINE_IMAGE in self.sets or (self.sweep is not None and self.sweep.name == ENGINE_IMAGE)
 
     def refusal_on(self, engine: str) -> str | None:
         """Why it cannot be run on an engine; None when it can."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from trispark.allowlist import CONTROLLED_PREFIXES
 from trispark.gate_result import GateResult
+from trispark.images.parity import libraries, trees
 from trispark.logparse import (
     READ,
     attach_lines,
@@ -37,6 +38,9 @@ LABELS: Final = ("trispark.generation", "trispark.boot", "trispark.epoch", "tris
 
 READ_LOG: Final = "read the kept log of that rank"
 RESTAGE: Final = "stage the generation again on that node and boot"
+ONE_IMAGE: Final = (
+    "use one image on all nodes, and change no file inside a container; ./trispark images verify shows the chain"
+)
 
 
 def canary_request(resolution: Resolution) -> dict[str, Any]:
@@ -96,6 +100,8 @@ def evaluate(
     for check in (
         gates.image_digest,
         gates.adapters,
+        gates.source,
+        gates.libraries,
         gates.engine_version,
         gates.generation,
         gates.mounts,
@@ -157,6 +163,8 @@ class _Gates:
         self.lookups_before = lookups_before
         self.owned = owned
         self.ranks = {entry["rank"]: entry for entry in resolution.resolved["ranks"]}
+        # A configuration that an older version resolved does not say what to hash; a rollback to it stays possible.
+        self.identity: Mapping[str, Any] | None = resolution.resolved["launch"].get("identity")
 
     def image_digest(self) -> list[GateResult]:
         """The planned digest among the image's digests, and one image id on all ranks."""
@@ -190,6 +198,32 @@ class _Gates:
             return not problems, expected, "; ".join(problems) or expected
 
         return self._each("identity.adapters", judge, RESTAGE)
+
+    def source(self) -> list[GateResult]:
+        """One hash tree of the engine's own Python on all ranks, hashed from outside the containers."""
+        if self.identity is None:
+            return []
+        check = trees("source", {rank: seen.get("identity") or {} for rank, seen in self.observed.items()}, self.nodes)
+
+        def judge(rank: int, _seen: Mapping[str, Any]) -> tuple[bool, str, str]:
+            problem = check.problems.get(rank)
+            return problem is None, "the same files on all ranks", problem or f"tree {str(check.hashes[rank])[:12]}"
+
+        return self._each("identity.source", judge, ONE_IMAGE)
+
+    def libraries(self) -> list[GateResult]:
+        """Native code that several ranks have loaded is the same; what the engine names is loaded by all of them."""
+        if self.identity is None:
+            return []
+        identities = {rank: seen.get("identity") or {} for rank, seen in self.observed.items()}
+        compared, problems = libraries(identities, self.nodes, self.identity["same_set"])
+
+        def judge(rank: int, _seen: Mapping[str, Any]) -> tuple[bool, str, str]:
+            said = problems.get(rank) or compared.words(rank, self.nodes[rank])
+            count = ((identities[rank].get("libraries") or {}).get("files")) or 0
+            return not said, "the same bits of what several ranks have loaded", said or f"{count} libraries"
+
+        return self._each("identity.libraries", judge, ONE_IMAGE)
 
     def engine_version(self) -> list[GateResult]:
         """One engine version and one set of package versions on all ranks."""

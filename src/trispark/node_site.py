@@ -30,7 +30,7 @@ def node_requests(site: Site) -> dict[str, dict[str, Any]]:
         "lock_lease_s": float(site.lock_lease_s),
         "keep_generations": site.keep_generations,
         "keep_boots": site.keep_boots,
-        "images": [image for image in (site.engine_image, site.bench_image) if image is not None],
+        "images": list(site.images),
     }
     return {node.name: {**common, "node": node.name, "rank": node.rank} for node in by_rank}
 

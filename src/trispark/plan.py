@@ -2,13 +2,14 @@
 
 A plan is a JSON object without time and randomness, so the same tree gives the same bytes:
     schema_version, id (`p` and 16 hex digits of the hash of all the rest), site, engine
-    image, bench_image      references of the engine's and the load client's image, or "not in the inventory yet"
+    image, bench_image      references of the site's engine image and the load client's, or "not in the inventory yet"
     stage, feature, value, title
     base        features that both arms hold because the tried one needs them
     overrides   what `--set` gave and both arms hold
     promoted    settings by which the site's own baseline differs from the shipped one, and the record behind it
-    baseline, candidate     {generation, settings, withheld}; generation is None where the arm cannot be resolved,
-                candidate is None where nothing is tried; withheld are names whose values may not be shown
+    baseline, candidate     {generation, image, settings, withheld}; generation is None where the arm cannot be
+                resolved, image is what it runs, None where the site has none of that name; candidate is None where
+                nothing is tried; withheld are names whose values may not be shown
     difference  {NAME: [baseline, candidate]}
     decision    the rules by which it is decided (decision_rules.DecisionRules), None where nothing is tried
     boots       [{slot, arm, counted, check, generation, why}] in their order; check: a candidate that compares results
@@ -30,7 +31,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from trispark.allowlist import Value, format_value
+from trispark.allowlist import ENGINE_IMAGE, SITE_IMAGE, Value, format_value
 from trispark.bench_plan import client_input
 from trispark.benchstats import metric_names
 from trispark.canonical import canonical_sha256
@@ -45,6 +46,7 @@ from trispark.resolve import Resolution, arm_problems, resolve, resolve_arms
 from trispark.site import LAB, Site, load_site
 from trispark.stage_playbook import CONFIRM, is_confirmation
 from trispark.workloads import SHORT
+from trispark_node.canonical import sha256_hex
 
 PLAN_VERSION: Final = 1
 PLACEHOLDER_IMAGE: Final = "not-built.invalid/engine@sha256:" + "0" * 64
@@ -112,12 +114,30 @@ class Ground:
     def load(cls, root: Path, site_name: str) -> Ground:
         """Raises TS-SITE-*, TS-CATALOG-*, TS-YAML-*, TS-BASELINE-READ, TS-STATS-NOISEFILE."""
         site, catalog = load_site(root / "inventory" / site_name, images="optional"), load_catalog(root)
+        catalog = catalog.on(site.engine)
         image = site.engine_image or NO_IMAGE
         if site.engine_image is None:
-            site = site.model_copy(update={"engine_image": PLACEHOLDER_IMAGE})
+            site = with_placeholders(site, catalog)
         promoted = cached(root, site_name)
         by = None if promoted is None else {"record": promoted.record, "record_hash": promoted.record_hash}
         return cls(root, site, catalog, settings_of(promoted, catalog), by, image, kept_noise(root, site_name))
+
+
+def with_placeholders(site: Site, catalog: Catalog) -> Site:
+    """A site without images with stand-ins for them: for its engine, and in the lab, where `lab up` makes all of them,
+    for each that a feature names."""
+    named: set[str] = set()
+    if site.name == LAB:
+        named = {str(entry.sets[ENGINE_IMAGE]) for entry in catalog.features.values() if ENGINE_IMAGE in entry.sets}
+    further = {name: _stand_in(name) for name in sorted(named)}
+    return site.model_copy(
+        update={"engine_image": PLACEHOLDER_IMAGE, "engine_images": {**further, **site.engine_images}}
+    )
+
+
+def _stand_in(name: str) -> str:
+    """A reference of no image, another one for each name."""
+    return f"not-built.invalid/engine@sha256:{sha256_hex(name.encode())}"
 
 
 def plan_budget(
@@ -244,7 +264,7 @@ class _Maker:
         ground, choice, site = self.ground, self.choice, self.ground.site
         self._judge_choice()
         baseline, candidate = self._arms()
-        self._judge_build()
+        self._judge_build(baseline, candidate)
         self._judge_exclusions(baseline.settings, None if candidate is None else candidate.settings)
         cells = self._cells()
         budget = self._judge_budget(baseline, candidate)
@@ -263,10 +283,8 @@ class _Maker:
             "base": list(self.base),
             "overrides": self._shown_overrides(),
             "promoted": None if ground.promoted_by is None else {**ground.promoted_by, **self._shown(ground.promoted)},
-            "baseline": {"generation": baseline.generation, **self._shown(baseline.settings)},
-            "candidate": None
-            if candidate is None
-            else {"generation": candidate.generation, **self._shown(candidate.settings)},
+            "baseline": self._side(baseline),
+            "candidate": None if candidate is None else self._side(candidate),
             "difference": self._difference(baseline, candidate),
             "decision": None if decision is None else decision.as_dict(),
             "boots": boots,
@@ -307,13 +325,30 @@ class _Maker:
             except TrisparkError as error:
                 self._refuse(error)
 
-    def _judge_build(self) -> None:
-        """Whether the image may be used, and the adapters of the feature and of what both arms hold for it bind."""
-        names = () if self.choice is None else (self.choice.feature, *self.base)
-        refused, notes = self.ground.catalog.judge_build(names, self.ground.site.engine, self.ground.image)
-        for error in refused:
-            self._refuse(error)
-        self.remarks += notes
+    def _judge_build(self, baseline: _Arm, candidate: _Arm | None) -> None:
+        """Whether the image of each arm may be used, and the adapters of the feature and of what both arms hold for it
+        bind to it."""
+        tried = () if self.choice is None else (self.choice.feature,)
+        arms = (
+            [(baseline, self.base)] if candidate is not None and self._image(candidate) != self._image(baseline) else []
+        )
+        for side, names in [*arms, (candidate or baseline, (*tried, *self.base))]:
+            image = self._image(side)
+            refused, notes = self.ground.catalog.judge_build(names, self.ground.site.engine, image or NO_IMAGE)
+            for error in refused:
+                self._refuse(error)
+            self.remarks += [note for note in notes if note not in self.remarks]
+
+    def _image(self, side: _Arm) -> str | None:
+        """What an arm runs, NO_IMAGE where its site has no images yet; None where the site has none of that name."""
+        try:
+            image = self.ground.site.image_named(str(side.settings.get(ENGINE_IMAGE, SITE_IMAGE)))
+        except TrisparkError:
+            return None
+        return NO_IMAGE if self.ground.image == NO_IMAGE else image
+
+    def _side(self, side: _Arm) -> dict[str, Any]:
+        return {"generation": side.generation, "image": self._image(side), **self._shown(side.settings)}
 
     def _arms(self) -> tuple[_Arm, _Arm | None]:
         """Both arms as far as they can be resolved. An override that is refused is left out of them."""
@@ -326,14 +361,15 @@ class _Maker:
                 self._refuse(error)
                 self.overrides.pop(name, None)
         sets = {} if choice is None else choice.sets
+        site = self._with_images(sets)
         while True:
             try:
                 if choice is None or not (sets or self._same_arms):
-                    alone = resolve(ground.site, catalog, None, self.overrides, ground.root, promoted=ground.promoted)
-                    return _Arm.of(alone), None
+                    alone = resolve(site, catalog, None, self.overrides, ground.root, promoted=ground.promoted)
+                    return self._arm(alone), None
                 value = None if choice.value is None else format_value(choice.value)
                 arms = resolve_arms(
-                    ground.site,
+                    site,
                     catalog,
                     choice.feature,
                     self.overrides,
@@ -350,10 +386,28 @@ class _Maker:
                     continue
                 return self._settings_alone()
             self.base = arms.base
-            self.check = None if arms.check is None else _Arm.of(arms.check)
-            for problem in arm_problems(ground.site, ground.catalog, arms):
+            self.check = None if arms.check is None else self._arm(arms.check)
+            for problem in arm_problems(site, ground.catalog, arms):
                 self._refuse(problem)
-            return _Arm.of(arms.baseline), _Arm.of(arms.candidate)
+            return self._arm(arms.baseline), self._arm(arms.candidate)
+
+    def _with_images(self, sets: Mapping[str, Value]) -> Site:
+        """The site, with a stand-in for each image that an arm names and it has not, which is refused: the rest of the
+        plan is worked out all the same."""
+        site = self.ground.site
+        held = {**self.ground.catalog.baseline, **self.ground.compared}
+        for name in sorted({str(each[ENGINE_IMAGE]) for each in (held, sets) if ENGINE_IMAGE in each}):
+            try:
+                site.image_named(name)
+            except TrisparkError as error:
+                self._refuse(error)
+                site = site.model_copy(update={"engine_images": {**site.engine_images, name: _stand_in(name)}})
+        return site
+
+    def _arm(self, resolution: Resolution) -> _Arm:
+        """Without the generation where its image is a stand-in of `_with_images`."""
+        arm = _Arm.of(resolution)
+        return arm if self._image(arm) is not None else replace(arm, generation=None)
 
     def _settings_alone(self) -> tuple[_Arm, _Arm | None]:
         """The keys of both arms where the site's files or the engine's entry give no whole configuration."""
@@ -569,7 +623,8 @@ class _Maker:
         if self.ground.noise is None:
             notes.append("the site has no floor yet: ./trispark stats floor measures how equal boots differ")
         if self.count < min(look for looks in LOOKS.values() for look, _ in looks):
-            notes.append(f"{self.count} boots an arm decide nothing: the trial ends INCONCLUSIVE (site_trial_boots)")
+            decides = "1 boot an arm decides" if self.count == 1 else f"{self.count} boots an arm decide"
+            notes.append(f"{decides} nothing: the trial ends INCONCLUSIVE (site_trial_boots)")
         if entry.shifts_cost_balance:
             notes.append("a promotion of it makes the verdicts of earlier sweeps stale")
         tags = {cell["cell"] for cell in cells}

@@ -20,17 +20,19 @@ _BOOT: Final = tuple(
     f"boot_{name}" for name in ("arm", "purpose", "bench", "stage", "trial", "slot", "generation", "check")
 )
 _STAGE: Final = ("feature", "value", *_TRIAL)
+_RESTAGE: Final = "restage"
 
 VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "adopt": ("container", "confirm", "remove", "back_to"),
     "backup": (),
     "bench": (),
-    "boot": ("feature", "value", *_BOOT),
+    "boot": ("feature", "value", _RESTAGE, *_BOOT),
     "campaign": ("campaign", *_SHARDS),
     "confirm": _TRIAL,
     "demo_incident": (),
     "drain": ("drain_deadline_s",),
     "images": (),
+    "images_verify": (),
     "install": (),
     "lab_down": ("purge",),
     "lab_up": (),
@@ -46,8 +48,8 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "shards": _SHARDS,
     "shards_inspect": (),
     "shards_verify": ("level", "limit_mib_s"),
-    "site": _SHARDS,
-    "stage_a": _SHARDS,
+    "site": (*_SHARDS, _RESTAGE),
+    "stage_a": (*_SHARDS, _RESTAGE),
     **dict.fromkeys((f"stage_{letter}" for letter in "bcdefg"), _STAGE),
     "status": ("status_deadline_s",),
     "stop": (),

@@ -109,8 +109,33 @@ class Memory(Part):
     memory_total_bytes: Annotated[int, Field(ge=0)]
 
 
+class HashTree(Part):
+    """Files under one hash (trispark_node.file_tree); `problem`: why there is none."""
+
+    hash: Hash | None
+    files: Annotated[int, Field(ge=0)]
+    bytes: Annotated[int, Field(ge=0)]
+    problem: str = ""
+
+
+class RankIdentity(Part):
+    """The bits that one rank runs, hashed from outside its container. `autotune`: sha256 of each file of tactics.
+    `seconds`: what hashing took. `differing`: by tree, the files in which ranks differ, None where this one lacks it.
+    """
+
+    source: HashTree | None
+    adapters: HashTree | None
+    libraries: HashTree | None
+    autotune: dict[str, str]
+    seconds: Annotated[float, Field(ge=0)]
+    differing: dict[str, dict[str, str | None]]
+
+
 class ObservedRank(Part):
-    """What one rank really ran, read by the node agent. A rank that was not observed has nothing but its name."""
+    """What one rank really ran, read by the node agent. A rank that was not observed has nothing but its name.
+
+    `identity`: None in records of older versions.
+    """
 
     rank: Annotated[int, Field(ge=0)]
     node: str
@@ -128,6 +153,7 @@ class ObservedRank(Part):
     versions: Versions = Field(default_factory=Versions)
     memory: Memory | None = None
     engram: list[EngramLayer] = Field(default_factory=list)
+    identity: RankIdentity | None = None
 
 
 class EngineShape(Part):

@@ -63,6 +63,7 @@ def build_boot_record(
     summary: BenchSummary | None,
     outcome: Mapping[str, Any],
     previous: Head | None,
+    identities: Mapping[str, Mapping[str, Any]] | None = None,
     provenance: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The record of one boot, checked.
@@ -71,6 +72,7 @@ def build_boot_record(
     outcome    {"state": valid|invalid|failed, "reason", "good"}
     previous   {"seq", "hash", ...} of the chain's head, or None for the first record
     bench      output of the load client with its `summary`, or None for a boot without measurements.
+    identities {node: record_model.RankIdentity as JSON} of the ranks whose bits were hashed
     provenance  images.attestation.Fact of each image that was judged before the boot
     Raises TS-RECORD-SCHEMA.
     """
@@ -86,7 +88,10 @@ def build_boot_record(
         "resolved": resolved_part(allowlist, resolution),
         "observed": {
             "engine": _engine_shape(seen.get(0, {}), resolution),
-            "ranks": [_observed_rank(allowlist, rank, ranks[rank]["node"], seen[rank]) for rank in sorted(ranks)],
+            "ranks": [
+                _observed_rank(allowlist, rank, node, seen[rank], (identities or {}).get(node))
+                for rank, node in sorted((rank, entry["node"]) for rank, entry in ranks.items())
+            ],
         },
         "timings": dict(timings),
         "gates": [gate.as_dict() for gate in gates],
@@ -350,7 +355,9 @@ def _resolved_rank(allowlist: Allowlist, entry: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def _observed_rank(allowlist: Allowlist, rank: int, node: str, seen: Mapping[str, Any]) -> dict[str, Any]:
+def _observed_rank(
+    allowlist: Allowlist, rank: int, node: str, seen: Mapping[str, Any], identity: Mapping[str, Any] | None
+) -> dict[str, Any]:
     if not seen:
         return {"rank": rank, "node": node, "seen": False}
     env, withheld = allowlist.split_env({str(k): str(v) for k, v in (seen.get("env") or {}).items()})
@@ -381,6 +388,7 @@ def _observed_rank(allowlist: Allowlist, rank: int, node: str, seen: Mapping[str
         },
         "memory": seen.get("memory"),
         "engram": _engram(str(seen.get("log") or "")),
+        "identity": identity,
     }
 
 

@@ -59,6 +59,7 @@ AREAS: Final = {
     "FEATURE": "features and stages",
     "GATE": "the gates of a boot",
     "HOST": "this machine",
+    "IMAGES": "images: what they are made of, how they are built, what runs",
     "LAB": "the lab",
     "LOCK": "the fleet lock: one command at a time on the nodes",
     "NATIVE": "building the native libraries",
@@ -174,6 +175,16 @@ WRITTEN: Final = {
     "TS-ENV-RANGE": ("a value is outside of what the allowlist gives", "choose a value that it allows"),
     "TS-ENV-TYPE": ("a value is not written as the allowlist declares it", "write it as the line shows"),
     "TS-ENV-VALUE": ("a value is empty or holds something that cannot be delivered", "correct it in the place named"),
+    "TS-IMAGES-BUSY": ("another lock --update of this checkout is still running", "wait for it or end it"),
+    "TS-IMAGES-FETCHING": ("another fetch of wheels of this checkout is still running", "wait for it or end it"),
+    "TS-IMAGES-OVERSTATED": (
+        "an image is called available while something that it is made of has no hash",
+        "lock what the line names, or set available: false with the reason",
+    ),
+    "TS-IMAGES-SCHEMA": (
+        "Dockerfiles/images.yml or its lock has a wrong shape",
+        "correct the declaration; restore the lock from git, it is written by lock --update alone",
+    ),
     "TS-LAB-BOOTSTRAP": ("mmdebstrap could not make a base", "check the network and apt's sources, then try again"),
     "TS-LAB-CHECKPOINT": ("the lab's checkpoint could not be made", "try again; the line has the maker's message"),
     "TS-LAB-KEYS": (

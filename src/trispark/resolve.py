@@ -1,7 +1,8 @@
 """The resolver: baseline, feature, site and node become one resolved configuration with all of its files.
 
 resolved (JSON, hashed to the generation id; no boot id, epoch, time or feature name in it):
-    schema_version 1, site, engine, image, settings {NAME: typed value}, adapters {path: sha256},
+    schema_version 1, site, engine, image (which the setting ENGINE_IMAGE names), settings {NAME: typed value},
+    adapters {path: sha256},
     launch {container options, rendezvous ports, health URL, what to observe},
     gates {layers with an Engram table, canary request and answer, short quality set, bands of the accept length,
     evidence rules}: what a boot of it must show, kept with it so that a rollback is judged by the same rules without
@@ -19,7 +20,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from trispark.adapters import read_adapters
-from trispark.allowlist import EXTRA_SOURCE, NEVER, Kind, Scope, Support, Value, Variable, format_value
+from trispark.allowlist import (
+    ENGINE_IMAGE,
+    EXTRA_SOURCE,
+    NEVER,
+    SITE_IMAGE,
+    Kind,
+    Scope,
+    Support,
+    Value,
+    Variable,
+    format_value,
+)
 from trispark.canonical import generation_id
 from trispark.catalog import DIRECTORY, Catalog, Choice, Engine, EvidenceRule, filled
 from trispark.errors import TrisparkError
@@ -116,6 +128,7 @@ def resolve(
     if feature is not None:
         return resolve_arms(site, catalog, feature, overrides, root, value=value, promoted=promoted).candidate
     catalog.refuse_misplaced(site.other_keys)
+    catalog = catalog.on(site.engine)
     adapters = read_adapters(root)
     settings = _base_settings(site, catalog, overrides or {}, promoted or {})
     catalog.refuse_deferred(settings, {}, "the baseline", promoted=promoted or ())
@@ -142,6 +155,7 @@ def resolve_arms(
     TS-SITE-*, TS-ADAPTER-*, TS-RENDER-*.
     """
     catalog.refuse_misplaced(site.other_keys)
+    catalog = catalog.on(site.engine)
     adapters = read_adapters(root)
     templates = Templates(root)
     common = _base_settings(site, catalog, overrides or {}, promoted or {})
@@ -290,7 +304,17 @@ def check_one_change(baseline: Resolution, candidate: Resolution, catalog: Catal
             remedy="plan a feature that sets something, or -e feature=none for an A/A trial",
         )
     engine = catalog.engines[str(baseline.resolved["engine"])]
+    if ENGINE_IMAGE in sets and ENGINE_IMAGE in difference.settings and baseline.image_digest == candidate.image_digest:
+        raise TrisparkError(
+            "TS-PLAN-IMAGE-SAME",
+            f"the candidate of {choice.label} would run the very image of the baseline",
+            where=" and ".join(f"image {name}" for name in map(str, difference.settings[ENGINE_IMAGE])),
+            expected="two digests",
+            observed=str(candidate.resolved["image"]),
+            remedy="give the site's further image the digest of another build",
+        )
     allowed = {f"{name} of rank {rank}" for name in _delivery_names(catalog, engine, sets) for rank in baseline.nodes}
+    allowed |= {"image"} if ENGINE_IMAGE in sets else set()
     surplus = sorted(set(difference.settings) - set(sets)) + [name for name in difference.other if name not in allowed]
     unchanged = sorted(set(sets) - set(difference.settings) - choice.companions)
     wrong = sorted(name for name in set(sets) & set(difference.settings) if difference.settings[name][1] != sets[name])
@@ -332,8 +356,20 @@ def make_spec(identity: str, resolved: Mapping[str, Any], rank: int) -> dict[str
             **launch["container"],
         },
         "ready": {"url": launch["ready_url"]},
-        "observe": {"packages": list(launch["packages"]), "version_command": list(launch["version_command"])},
+        "observe": {
+            "packages": list(launch["packages"]),
+            "version_command": list(launch["version_command"]),
+            **_observed_places(launch),
+        },
     }
+
+
+def _observed_places(launch: Mapping[str, Any]) -> dict[str, Any]:
+    """What the agent hashes; nothing in a configuration that was resolved by an older version."""
+    identity = launch.get("identity")
+    if identity is None:
+        return {}
+    return {"identity": {name: identity[name] for name in ("sources", "compiled", "autotune")}}
 
 
 def _finished(
@@ -567,7 +603,7 @@ def _build(
         "schema_version": RESOLVED_VERSION,
         "site": site.name,
         "engine": site.engine,
-        "image": site.require_engine_image(),
+        "image": site.image_named(str(settings.get(ENGINE_IMAGE, SITE_IMAGE))),
         "settings": dict(sorted(settings.items())),
         "adapters": {path: sha256_hex(content) for path, content in sorted(adapters.items())},
         "launch": _launch(site, engine),
@@ -644,6 +680,7 @@ def _launch(site: Site, engine: Engine) -> dict[str, Any]:
         "packages": list(engine.packages),
         "version_command": list(engine.version_command),
         "image_env": list(engine.image_env),
+        "identity": engine.identity.model_dump(mode="json"),
     }
 
 

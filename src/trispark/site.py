@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from trispark.allowlist import check_text, is_address, is_plain_path
+from trispark.allowlist import SITE_IMAGE, check_text, is_address, is_plain_path
 from trispark.errors import TrisparkError
 from trispark.plainyaml import BROKEN, NO_FIT, Rules, Strict, check_model, judge_model, read_yaml, wrong_keys
 from trispark.share import DEFAULT as DEFAULT_SHARE
@@ -23,6 +23,9 @@ HOST_GROUP: Final = "sparks"
 DIGEST_REFERENCE: Final = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
 LAB: Final = "lab"
 DOCKERFILES: Final = "Dockerfiles"
+BUILD_ARGUMENT: Final = r"^[A-Z][A-Z0-9_]{0,49}$"
+BUILD_VALUE: Final = r"^[ -~]{0,400}$"
+"""Printable and on one line."""
 _IMAGE_PLACE: Final = "/opt/trispark"
 """In the container: the adapters' mount of experiments/engines.yml lies there."""
 _SYSTEM_DIRECTORIES: Final = frozenset(
@@ -31,6 +34,7 @@ _SYSTEM_DIRECTORIES: Final = frozenset(
 )  # fmt: skip
 _KERNEL_DIRECTORIES: Final = ("/dev/", "/proc/", "/sys/")
 _INTERFACE: Final = r"^[A-Za-z0-9_.-]{1,15}$"
+ImageName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 _HCA: Final = r"^[A-Za-z0-9_]{1,63}$"
 
 
@@ -235,11 +239,16 @@ class Site(BaseModel):
     """Generations that stay on a node beside those that are never removed."""
     keep_boots: Annotated[int, Field(ge=1, le=100000)] = 50
     """Boots whose logs stay on a node."""
+    autotune_other_image: Literal["refuse", "clear"] = "refuse"
+    """What a boot does where a rank has kernel tactics that were made under another image: it is refused, or they are
+    cleared on every rank."""
     lock_lease_s: Annotated[float, Field(ge=5, le=3600)] = 60.0
     """Seconds after which a controller's lock of the fleet is stale when it is not renewed."""
     world_size: Annotated[int, Field(ge=1, le=8)]
     bench: BenchSettings
     engine_image: str | None = None
+    engine_images: dict[ImageName, str] = Field(default_factory=dict)
+    """Further images of the engine by the names that features give them (ENGINE_IMAGE)."""
     bench_image: str | None = None
     privileged: bool = False
     """Whether the engine's container is privileged, where the engine leaves that to the site."""
@@ -264,6 +273,10 @@ class Site(BaseModel):
     """Keys that are trusted no more (a key revocation list, or public keys), relative to the inventory directory."""
     image_key: str | None = None
     """Path on the controller of the key that signs what is built: a private one, or a public one of an SSH agent's."""
+    build_args: dict[Annotated[str, Field(pattern=BUILD_ARGUMENT)], Annotated[str, Field(pattern=BUILD_VALUE)]] = Field(
+        default_factory=dict
+    )
+    """{ARG of that Dockerfile: value}; a base is not given here, but in Dockerfiles/images.yml."""
 
     nodes: tuple[Node, ...] = Field(alias="nodes")
     path: Path = Field(alias="path")
@@ -302,6 +315,16 @@ class Site(BaseModel):
         if value is not None and DIGEST_REFERENCE.fullmatch(value) is None:
             raise ValueError("an image reference with @sha256: digest is needed")
         return value
+
+    @field_validator("engine_images")
+    @classmethod
+    def _named_digests(cls, values: dict[str, str]) -> dict[str, str]:
+        for name, value in values.items():
+            if name == SITE_IMAGE:
+                raise ValueError(f"{name} is the name of site_engine_image")
+            if DIGEST_REFERENCE.fullmatch(value) is None:
+                raise ValueError(f"{name}: an image reference with @sha256: digest is needed")
+        return values
 
     @model_validator(mode="after")
     def _rules(self) -> Site:
@@ -351,6 +374,32 @@ class Site(BaseModel):
         if self.engine_image is None:
             raise _no_images(self.path, "site_engine_image")
         return self.engine_image
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """Every image that the site names, each once: the engine's own, its further ones by name, the load client's."""
+        named = (
+            self.engine_image,
+            *(self.engine_images[name] for name in sorted(self.engine_images)),
+            self.bench_image,
+        )
+        return tuple(dict.fromkeys(image for image in named if image is not None))
+
+    def image_named(self, name: str) -> str:
+        """The engine image by digest that ENGINE_IMAGE names. Raises TS-SITE-IMAGES, TS-PLAN-IMAGE-MISSING."""
+        if name == SITE_IMAGE:
+            return self.require_engine_image()
+        if name not in self.engine_images:
+            lab = self.path.name == LAB
+            raise TrisparkError(
+                "TS-PLAN-IMAGE-MISSING",
+                f"the site has no engine image named {name}",
+                where=str(self.path / "group_vars" / "all"),
+                expected=f"site_engine_images: {{{name}: name@sha256:...}}",
+                observed=", ".join(sorted(self.engine_images)) or "no site_engine_images",
+                remedy="run ./trispark lab up" if lab else f"set site_engine_images.{name}, by digest",
+            )
+        return self.engine_images[name]
 
     def require_bench_image(self) -> str:
         """The load client's image by digest. Raises TS-SITE-IMAGES."""

@@ -15,6 +15,7 @@ from trispark.allowlist import EXTRA_SOURCE, Scope, Support
 from trispark.bench_plan import client_input
 from trispark.catalog import Catalog, load_catalog
 from trispark.errors import TrisparkError
+from trispark.images.dockerfile import PINNED, parse_dockerfile
 from trispark.resolve import extra_value, given_value, node_value, resolve
 from trispark.site import DOCKERFILES, LAB, Site, judge_site
 from trispark.site_files import site_files
@@ -144,7 +145,12 @@ def _check_values(site: Site, wrong: frozenset[str], catalog: Catalog, found: _F
 
 def _check_dockerfile(site: Site, root: Path, found: _Found) -> None:
     given = site.build_dockerfile
-    if given is not None and not (root / DOCKERFILES / given).is_file():
+    if given is None:
+        if site.build_args:
+            _wrong_build(site, found, "site_build_dockerfile", "site_build_args alone", "name its Dockerfile")
+        return
+    path = root / DOCKERFILES / given
+    if not path.is_file():
         found.add(
             TrisparkError(
                 "TS-SITE-DOCKERFILE",
@@ -155,6 +161,25 @@ def _check_dockerfile(site: Site, root: Path, found: _Found) -> None:
                 remedy="correct site_build_dockerfile, or set it to null",
             )
         )
+        return
+    known = parse_dockerfile(path).declared() - PINNED
+    for name in site.build_args:
+        if name not in known:
+            expected = "one of " + (", ".join(sorted(known)) or "no ARG at all")
+            _wrong_build(site, found, expected, name, "remove it; what pins an image is in Dockerfiles/images.yml")
+
+
+def _wrong_build(site: Site, found: _Found, expected: str, observed: str, remedy: str) -> None:
+    found.add(
+        TrisparkError(
+            "TS-SITE-BUILDARGS",
+            "a build argument of the site does not fit its Dockerfile",
+            where=str(site.path),
+            expected=expected,
+            observed=observed,
+            remedy=remedy,
+        )
+    )
 
 
 def _check_ready(site: Site, found: _Found) -> None:

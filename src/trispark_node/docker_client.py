@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,6 +56,18 @@ class Image:
     digests: tuple[str, ...]
     """`name@sha256:...` as pulled."""
     env: Mapping[str, str]
+    platform: str = ""
+    """`os/architecture` for which it was built; empty where it does not say."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where the Engine keeps images, bytes that are free there, and the layers of each image (diff ids, the lowest
+    first)."""
+
+    root: str
+    free_bytes: int
+    layers: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,11 @@ class Executed:
 class ContainerClient(Protocol):
     def server(self) -> dict[str, str]:
         """{"version", "storage_driver"} of the Engine."""
+
+    def platform(self) -> str:
+        """`os/architecture` of this Engine, in the words of images."""
+
+    def storage(self) -> Storage: ...
 
     def container(self, name_or_id: str) -> Container | None: ...
 
@@ -197,6 +215,25 @@ class SdkClient:
             raise self._failure("the Docker Engine does not answer", "docker info", error) from error
         return {"version": info["ServerVersion"], "storage_driver": info["Driver"]}
 
+    def platform(self) -> str:
+        try:
+            found = self._api.version()
+        except self._errors as error:
+            raise self._failure("the Docker Engine does not answer", "docker version", error) from error
+        return f"{found['Os']}/{found['Arch']}"
+
+    def storage(self) -> Storage:
+        try:
+            root = str(self._api.info()["DockerRootDir"])
+            found = [self._api.inspect_image(row["Id"]) for row in self._api.images()]
+        except self._errors as error:
+            raise self._failure("the images cannot be listed", "docker images", error) from error
+        try:
+            free = shutil.disk_usage(root).free
+        except OSError as error:
+            raise self._failure("the Engine's disk cannot be looked at", root, error) from error
+        return Storage(root, free, tuple(tuple((raw.get("RootFS") or {}).get("Layers") or ()) for raw in found))
+
     def container(self, name_or_id: str) -> Container | None:
         try:
             with self._quick():
@@ -304,7 +341,10 @@ class SdkClient:
             return None
         except self._errors as error:
             raise self._failure("the image cannot be inspected", reference, error) from error
-        return Image(raw["Id"], tuple(raw.get("RepoDigests") or ()), split_env((raw.get("Config") or {}).get("Env")))
+        env = split_env((raw.get("Config") or {}).get("Env"))
+        system, architecture = raw.get("Os"), raw.get("Architecture")
+        platform = f"{system}/{architecture}" if system and architecture else ""
+        return Image(raw["Id"], tuple(raw.get("RepoDigests") or ()), env, platform)
 
     def remove_image(self, reference: str) -> None:
         try:

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trispark_node import ENGINE_NAME, engine_state, epoch, generations, logs, processes, room, stopped
+from trispark_node import (
+    ENGINE_NAME,
+    autotune_image,
+    engine_state,
+    epoch,
+    generations,
+    logs,
+    processes,
+    room,
+    stopped,
+)
 from trispark_node.containers import (
     ROLE_ENGINE,
     Identity,
@@ -35,12 +45,19 @@ KILL_WAIT_S = 10.0
 
 @dataclass(frozen=True)
 class StartRequest:
+    """`clear_autotune`: begin without the tactics that lie there, whatever image they were made under."""
+
     boot_id: str
     epoch: int
+    clear_autotune: bool = False
 
     @classmethod
     def parse(cls, fields: Fields) -> StartRequest:
-        return cls(fields.text("boot_id", pattern=NAME), fields.integer("epoch", low=1))
+        return cls(
+            fields.text("boot_id", pattern=NAME),
+            fields.integer("epoch", low=1),
+            fields.boolean("clear_autotune", False),
+        )
 
 
 @dataclass(frozen=True)
@@ -79,10 +96,12 @@ def plan_start(node: Node, request: StartRequest) -> Plan:
     _check_boot_unused(node, request.boot_id, present)
     _check_image(node, spec)
     _check_mounts(node, spec)
+    if not request.clear_autotune:
+        autotune_image.require(node, spec)
     stopped.prove(node, stopped.START_WAIT_S).require()
 
     return Plan(
-        lambda: _apply_start(node, spec, who, present),
+        lambda: _apply_start(node, spec, who, present, clear_autotune=request.clear_autotune),
         result,
         {"generation": generation, "boot_id": request.boot_id, "epoch": request.epoch},
         ("engine absent\n", f"engine {spec.container.image} generation {generation} boot {request.boot_id}\n"),
@@ -213,14 +232,18 @@ def _mounts(node: Node, spec: Spec) -> tuple[MountPoint, ...]:
     return substituted_mounts(spec.container, engine_state.places(node, spec))
 
 
-def _apply_start(node: Node, spec: Spec, who: Identity, stale: list[Container]) -> dict[str, Any]:
+def _apply_start(
+    node: Node, spec: Spec, who: Identity, stale: list[Container], *, clear_autotune: bool
+) -> dict[str, Any]:
     room.keep(node)  # the way back may need it
     for container in stale:
         if container.status != "created":  # one that never ran has no log, and its boot is not used up
             logs.save(node, container)
         node.docker.remove(container.id)
     removed = engine_state.prune(node, {spec.generation, *generations.staged(node)})
+    cleared = clear_autotune and autotune_image.clear(node, spec)
     engine_state.make(node, engine_state.made_by_agent(node, _mounts(node, spec)))
+    autotune_image.stamp(node, spec)
     config = engine_config(spec, engine_state.places(node, spec), who)
     container_id = node.docker.create(spec.container.name, config)
     try:
@@ -239,6 +262,7 @@ def _apply_start(node: Node, spec: Spec, who: Identity, stale: list[Container]) 
         "container_id": container_id,
         "removed_stale": [container.name for container in stale],
         "removed_state": removed,
+        "cleared_autotune": cleared,
     }
 
 

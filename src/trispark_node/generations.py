@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,12 @@ _REPLACED = ".replaced-"
 
 @dataclass(frozen=True)
 class StageRequest:
-    """`content`: every file of the generation by its path below the generation's directory, SHA256SUMS left out."""
+    """`content`: every file of the generation by its path below the generation's directory, SHA256SUMS left out.
+    `repair`: replace a generation of this id that is not what was staged, which is refused else."""
 
     generation: str
     content: Mapping[str, bytes]
+    repair: bool = False
 
     @classmethod
     def parse(cls, fields: Fields) -> StageRequest:
@@ -63,7 +66,7 @@ class StageRequest:
             **{name: text.encode("utf-8") for name, text in files.items()},
             **{f"{ADAPTERS}/{name}": data for name, data in adapters.items()},
         }
-        return cls(generation, content)
+        return cls(generation, content, fields.boolean("repair", False))
 
     def sums(self) -> bytes:
         """In the format of sha256sum, so that a person can check it with `sha256sum -c`."""
@@ -208,33 +211,76 @@ def _walk(directory: Path) -> dict[str, Path]:
     return found
 
 
+@dataclass(frozen=True)
+class Damage:
+    """How a generation on the disk differs from what was staged. `changed`: (sha256 as staged, as it is) by path."""
+
+    missing: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    changed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    unreadable: str = ""
+
+    def text(self, *, hashes: bool = False) -> str | None:
+        """`missing: a; changed: b, c`, with both hashes of each changed file where they are wanted; None when whole."""
+        if self.unreadable:
+            return self.unreadable
+        changed = [_changed(name, *pair, hashes=hashes) for name, pair in self.changed.items()]
+        parts = [
+            f"{word}: {', '.join(names)}"
+            for word, names in (("missing", self.missing), ("added", self.added), ("changed", changed))
+            if names
+        ]
+        return "; ".join(parts) or None
+
+
+def _changed(name: str, then: str, now: str, *, hashes: bool) -> str:
+    if not then:  # what it is says it all
+        return f"{name} ({now})"
+    return f"{name} ({_short(now)}, staged as {_short(then)})" if hashes else name
+
+
+def _short(digest: str) -> str:
+    return f"sha256 {digest[:16]}" if re.fullmatch("[0-9a-f]{64}", digest) else digest
+
+
 def damage(node: Node, generation: str) -> str | None:
     """What is wrong with a generation on the disk: files changed, lost or added, as text; None when it is whole."""
+    return damage_of(node, generation).text()
+
+
+def damage_of(node: Node, generation: str) -> Damage:
+    """By its sums; adapters also by the resolved configuration, which its id covers, so that sums which somebody
+    corrected after an edit hide nothing."""
     directory = node.layout.generation(generation)
     sums_path = directory / SUMS
     try:
         lines = sums_path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        return f"{SUMS}: {error.strerror if isinstance(error, OSError) else 'no text'}"
+        return Damage(unreadable=f"{SUMS}: {error.strerror if isinstance(error, OSError) else 'no text'}")
     listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     found = _walk(directory)
     found.pop(SUMS)
+    digests = {name: _digest(found[name]) for name in sorted(set(listed) & set(found))}
     missing = sorted(set(listed) - set(found))
     added = sorted(set(found) - set(listed))
-    changed = [name for name in sorted(set(listed) & set(found)) if _digest(found[name]) != listed[name]]
-    if "resolved.json" not in missing + changed:
+    changed = {name: (listed[name], digest) for name, digest in digests.items() if digest != listed[name]}
+    if "resolved.json" not in {*missing, *changed}:
         try:
-            computed = generation_id(parse_json(found["resolved.json"].read_bytes()))
-        except (KeyError, ValueError):
-            computed = "none"
+            resolved = parse_json(found["resolved.json"].read_bytes())
+            computed = generation_id(resolved)
+            planned = {f"{ADAPTERS}/{name}": str(digest) for name, digest in resolved.get("adapters", {}).items()}
+        except (KeyError, ValueError, AttributeError):
+            computed, planned = "none", {}
         if computed != generation:
-            changed.append(f"resolved.json (is {computed})")
-    parts = [
-        f"{word}: {', '.join(names)}"
-        for word, names in (("missing", missing), ("added", added), ("changed", changed))
-        if names
-    ]
-    return "; ".join(parts) or None
+            changed["resolved.json"] = ("", f"is {computed}")
+        else:
+            held = {name for name in digests if name.startswith(f"{ADAPTERS}/")}
+            missing = sorted({*missing, *(set(planned) - set(found))})
+            added = sorted({*added, *(held - set(planned))})
+            changed.update(
+                {name: (planned[name], digests[name]) for name in held & set(planned) if digests[name] != planned[name]}
+            )
+    return Damage(tuple(missing), tuple(added), dict(sorted(changed.items())))
 
 
 def _digest(path: Path) -> str:
@@ -255,16 +301,20 @@ def require_whole(node: Node, generation: str) -> None:
             observed=f"staged here: {', '.join(staged(node)) or 'none'}",
             remedy="stage it first",
         )
-    found = damage(node, generation)
+    found = damage_of(node, generation).text(hashes=True)
     if found is not None:
-        raise AgentError(
-            "TS-AGENT-DAMAGED",
-            "the generation is not what was staged",
-            where=str(directory),
-            expected=f"exactly the files of {SUMS}",
-            observed=found,
-            remedy="stage it again",
-        )
+        raise _not_as_staged(directory, found)
+
+
+def _not_as_staged(directory: Path, observed: str) -> AgentError:
+    return AgentError(
+        "TS-AGENT-DAMAGED",
+        "the generation is not what was staged",
+        where=str(directory),
+        expected=f"exactly the files of {SUMS}",
+        observed=observed,
+        remedy="find out why; ./trispark play site -e restage=true stages it again (of a candidate: play boot)",
+    )
 
 
 def load_spec(node: Node, generation: str) -> Spec:
@@ -286,7 +336,10 @@ def load_spec(node: Node, generation: str) -> Spec:
 def plan_stage(node: Node, request: StageRequest) -> Plan:
     directory = node.layout.generation(request.generation)
     there = directory.is_dir()
-    if there and damage(node, request.generation) is None:
+    wrong = damage_of(node, request.generation).text(hashes=True) if there else None
+    if wrong is not None and not request.repair:
+        raise _not_as_staged(directory, wrong)
+    if there and wrong is None:
         if (directory / SUMS).read_bytes() == request.sums():
             return Plan(None, {"generation": request.generation})
         # Same resolved configuration, other rendering: only a controller of another version can do that.

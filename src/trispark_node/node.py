@@ -16,6 +16,7 @@ from trispark_node.layout import Layout
 
 if TYPE_CHECKING:
     from trispark_node.http_request import HttpClient, Response
+    from trispark_node.registry import RegistryReader
 
 
 class LateUrllib:
@@ -31,6 +32,19 @@ class LateUrllib:
         return self._client.call(method, url, body, timeout_s)
 
 
+class LateReader:
+    """UrllibReader, imported with the first look into a registry."""
+
+    @cached_property
+    def _reader(self) -> RegistryReader:
+        from trispark_node.registry import UrllibReader
+
+        return UrllibReader()
+
+    def get(self, url: str, accept: str, timeout_s: float) -> bytes:
+        return self._reader.get(url, accept, timeout_s)
+
+
 @dataclass(frozen=True)
 class Node:
     """`connect` is called at most once, by the first verb step that needs Docker."""
@@ -39,6 +53,7 @@ class Node:
     disk: Disk = field(default_factory=Disk)
     clock: Clock = field(default_factory=SystemClock)
     http: HttpClient = field(default_factory=LateUrllib)
+    registry: RegistryReader = field(default_factory=LateReader)
     connect: Callable[[], ContainerClient] = SdkClient
     procfs: Path = Path("/proc")
     cgroups: Path = Path("/sys/fs/cgroup")

@@ -7,16 +7,17 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from trispark_node import logs, processes
+from trispark_node import logs, parity, processes
 from trispark_node.docker_client import Container, Executed
 from trispark_node.errors import AgentError
-from trispark_node.generations import ADAPTERS
+from trispark_node.fields import Fields
 from trispark_node.node import Node
 from trispark_node.redaction import Redactor
 from trispark_node.running import spec_of
-from trispark_node.spec import GENERATION_TOKEN, Spec
+from trispark_node.spec import Spec
 from trispark_node.watching import engine
 
 # Run with -S: the site's hooks are the adapters themselves, and reading a version must not start them. PYTHONPATH holds
@@ -32,7 +33,19 @@ print(json.dumps(found))
 """
 
 
-def observe(node: Node, request: logs.LogRequest) -> dict[str, Any]:
+@dataclass(frozen=True)
+class ObserveRequest:
+    """`identity`: also the hashes of what runs (parity.inside), which is asked for once a boot."""
+
+    log: logs.LogRequest
+    identity: bool
+
+    @classmethod
+    def parse(cls, fields: Fields) -> ObserveRequest:
+        return cls(logs.LogRequest.parse(fields), fields.boolean("identity", False))
+
+
+def observe(node: Node, request: ObserveRequest) -> dict[str, Any]:
     container = engine(node)
     if container is None or container.status != "running":
         raise AgentError(
@@ -70,7 +83,8 @@ def observe(node: Node, request: logs.LogRequest) -> dict[str, Any]:
             "packages": package_versions(node, container, spec.packages),
             "kernel": kernel(),
         },
-        **logs.view(node.docker.log(container.id), request, redactor),
+        **({"identity": parity.inside(node, container, spec, files=False)} if request.identity else {}),
+        **logs.view(node.docker.log(container.id), request.log, redactor),
     }
 
 
@@ -90,19 +104,23 @@ def _executed(node: Node, container: Container, argv: Sequence[str]) -> Executed
 
 
 def adapter_hashes(node: Node, container: Container, spec: Spec) -> dict[str, str]:
-    """{path below the adapters' mount: sha256}, hashed by the container's own tools through its own mount.
+    """{path below the adapters' mount: sha256}, read through the container's own mount from outside.
 
     Everything that is no directory is listed, so that a file which nobody staged shows up.
     """
-    source = f"{GENERATION_TOKEN}/{ADAPTERS}"
-    targets = [mount.target.rstrip("/") for mount in spec.container.mounts if mount.source.rstrip("/") == source]
-    found: dict[str, str] = {}
-    for target in targets:
-        argv = ["find", f"{target}/", "!", "-type", "d", "-exec", "sha256sum", "{}", "+"]
-        for line in _executed(node, container, argv).stdout.splitlines():
-            digest, _, path = line.partition("  ")
-            found[path.removeprefix(target).lstrip("/")] = digest
-    return found
+    pids = processes.of_container(node.procfs, container.id)
+    places = parity.adapter_targets(spec)
+    try:
+        return dict(parity.tree_inside(node, pids, places, relative=True).files)
+    except OSError as error:
+        raise AgentError(
+            "TS-AGENT-OBSERVE",
+            "the adapters inside the container cannot be read",
+            where=f"container {container.name}: {', '.join(places)}",
+            expected="the generation's adapters, through the container's mount",
+            observed=f"{error.strerror or error}",
+            remedy="see the container's mounts with docker inspect, boot again",
+        ) from error
 
 
 def package_versions(node: Node, container: Container, packages: Sequence[str]) -> dict[str, str | None]:

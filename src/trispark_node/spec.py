@@ -66,6 +66,19 @@ class ContainerSpec:
 
 
 @dataclass(frozen=True)
+class IdentitySpec:
+    """Where the container has what must be the same on every rank; a spec of an older version says nothing of it.
+
+    `sources`: directories of the engine's own Python, of which at least one is there. `compiled`: directories into
+    which the engine compiles. `autotune`: the directory of its tactics.
+    """
+
+    sources: tuple[str, ...] = ()
+    compiled: tuple[str, ...] = ()
+    autotune: str | None = None
+
+
+@dataclass(frozen=True)
 class Spec:
     """One rank's spec.json."""
 
@@ -77,6 +90,7 @@ class Spec:
     ready_url: str
     packages: tuple[str, ...]
     version_command: tuple[str, ...]
+    identity: IdentitySpec = IdentitySpec()
 
     def port(self, epoch: int) -> int:
         """The epoch only picks the rendezvous port, so that a stale rank cannot join a new group."""
@@ -199,6 +213,30 @@ def _container(fields: Fields) -> ContainerSpec:
     return container
 
 
+def _places(fields: Fields, key: str) -> tuple[str, ...]:
+    places = fields.texts(key, [])
+    for place in places:
+        if not place.startswith("/") or "/../" in f"{place}/":
+            raise request_error(
+                "a place has the wrong form",
+                where=f"{fields.where}.{key}",
+                expected="an absolute path without ..",
+                observed=place,
+            )
+    return places
+
+
+def _identity(fields: Fields) -> IdentitySpec:
+    found = IdentitySpec(
+        _places(fields, "sources"),
+        _places(fields, "compiled"),
+        fields.absolute_path("autotune") if fields.has("autotune") else None,
+    )
+    fields.anything("autotune")  # null is as good as absent
+    fields.done()
+    return found
+
+
 def parse_spec(value: Mapping[str, Any]) -> Spec:
     """Raises TS-AGENT-REQUEST naming the field."""
     fields = Fields(value, "spec")
@@ -214,6 +252,7 @@ def parse_spec(value: Mapping[str, Any]) -> Spec:
         ready_url=ready.text("url", pattern=re.compile(r"http://[^/\s]+/\S*")),
         packages=observe.texts("packages", []),
         version_command=observe.texts("version_command"),
+        identity=_identity(observe.inner("identity")) if observe.has("identity") else IdentitySpec(),
     )
     ready.done()
     observe.done()

@@ -31,11 +31,13 @@ def table(heading: str) -> dict[str, str]:
 
 
 def check_ids() -> set[str]:
-    """Ids given to results of the gates, `check_id` of the action plugins, and what a role's assertion begins with."""
+    """Ids given to results of the gates and of the comparison before a launch, `check_id` of the action plugins, and
+    what a role's assertion begins with."""
     found: set[str] = set()
     for path in ROOT.glob("roles/*/tasks/*.yml"):
         found.update(re.findall(r"fail_msg: (?:>-\s+)?\"?([a-z_]+\.[a-z_]+): ", path.read_text(encoding="utf-8")))
-    for path in [ROOT / "src/trispark/gates.py", *ROOT.glob("plugins/action/*.py")]:
+    judges = ("src/trispark/gates.py", "src/trispark/images/launch_gate.py")
+    for path in [*(ROOT / name for name in judges), *ROOT.glob("plugins/action/*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call):
                 continue

@@ -17,7 +17,7 @@ from pathlib import Path
 from trispark.reference import ID
 
 PARTS = ("src", "plugins/action", "lab/trispark_lab", "adapters")
-GATES = ("src/trispark/gates.py",)
+GATES = ("src/trispark/gates.py", "src/trispark/images/launch_gate.py")
 GATE_ID = re.compile(r"[a-z_]+\.([a-z_]+)?")
 RESULT_FILE = "src/trispark/gate_result.py"
 AFTER_LOAD = "after_load."
@@ -65,7 +65,7 @@ def sources(root: Path) -> list[Path]:
 
 
 def gates(root: Path) -> list[Guard]:
-    """One for each check id that is given in gates.py as text, and those that are judged again after the load."""
+    """One for each check id that is given in GATES as text, and those that are judged again after the load."""
     ids: dict[str, tuple[str, int]] = {}
     for file in GATES:
         for node in ast.walk(ast.parse((root / file).read_text(encoding="utf-8"))):

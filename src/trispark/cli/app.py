@@ -19,6 +19,7 @@ from trispark.cli.demo import Demo
 from trispark.cli.engram import engram_app
 from trispark.cli.features import feature_lines, list_features
 from trispark.cli.images import images_app
+from trispark.cli.images_verify import add_images_verify
 from trispark.cli.lab import (
     LAB_PLAYBOOKS,
     lab_alone,
@@ -96,6 +97,7 @@ def _begin(named: str | None, *, changing: bool, offline: bool = False) -> tuple
 
 add_rounds(_begin, lambda site, terminal: Player(REPO, site, terminal))
 add_rollback(app, _begin, lambda site, terminal: Player(REPO, site, terminal))
+add_images_verify(images_app, _begin, lambda site, terminal: Player(REPO, site, terminal))
 app.add_typer(engram_app(_begin, lambda site, terminal: Player(REPO, site, terminal)), name="engram")
 
 

@@ -27,6 +27,7 @@ def list_features(repo: Path, stage: str | None) -> list[dict[str, Any]]:
                 "stages": list(entry.stages),
                 "engines": {engine: entry.refusal_on(engine) for engine in catalog.engines},
                 "sets": dict(entry.sets),
+                "sets_on": {engine: dict(sets) for engine, sets in entry.sets_on.items()},
                 "sweep": None
                 if sweep is None
                 else {
@@ -60,6 +61,8 @@ def _details(entry: Mapping[str, Any]) -> Iterator[str]:
         sets.append(f"{entry['sweep']['name']} one of {', '.join(entry['sweep']['tried'])}")
     if sets:
         yield f"sets {', '.join(sets)}"
+    for engine, more in entry["sets_on"].items():
+        yield f"sets on {engine} {', '.join(f'{name}={value}' for name, value in more.items())}"
     for name, text in (("members", "made of"), ("requires", "with"), ("only_in", "only in")):
         if entry[name]:
             yield f"{text} {', '.join(entry[name])}"

@@ -85,7 +85,9 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
         yield f"  promoted    by {plan['promoted']['record']}: {_settings(plan['promoted']['settings'])}"
     for arm in ("baseline", "candidate"):
         if plan[arm] is not None:
-            yield f"  {arm:<10}  {plan[arm]['generation'] or 'cannot be resolved'}"
+            image = plan[arm]["image"]
+            own = "" if image == plan["image"] else f", image: {image or 'none of that name at this site'}"
+            yield f"  {arm:<10}  {plan[arm]['generation'] or 'cannot be resolved'}{own}"
     for part in plan.get("confirms") or ():
         yield f"  confirms    {part['record']} ({part['feature']}): {', '.join(part['keys'])}"
     if plan["base"]:
@@ -97,12 +99,16 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {'difference' if number == 0 else '':<10}  {line}"
     for number, boot in enumerate(plan["boots"]):
         counted = "counted" if boot["counted"] else "not counted, compares results" if boot["check"] else "not counted"
-        yield f"  {'boots' if number == 0 else '':<10}  {boot['slot']} {boot['arm']}, {counted}: {boot['why']}"
+        yield f"  {'boots' if number == 0 else '':<10}  slot {boot['slot']}: {boot['arm']}, {counted}: {boot['why']}"
+    hours = plan["hours"]
+    restores = hours["boots"] > len(plan["boots"])
+    if restores:
+        yield f"  {'':<10}  then the baseline, not counted: it serves again"
     yield from _decision(plan["decision"])
     yield f"  cells       {', '.join(_cell(cell) for cell in plan['cells'])}"
-    hours = plan["hours"]
-    restored = ", the restored baseline among them" if hours["boots"] > len(plan["boots"]) else ""
-    yield f"  hours       {hours['total']}: {hours['boots']} boots of {hours['per_boot_min']} min{restored}"
+    restored = ", the restored baseline among them" if restores else ""
+    boots = f"{hours['boots']} boot{'' if hours['boots'] == 1 else 's'}"
+    yield f"  hours       {hours['total']}: {boots} of {hours['per_boot_min']} min{restored}"
     yield from _evidence(plan["evidence"])
     yield from _budget(plan["budget"])
     yield from (f"  note        {note}" for note in plan["notes"])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trispark.runner import RunResult
 
 READ_ONLY = frozenset(
-    {"backup", "drain", "preflight", "shards_inspect", "shards_verify", "status", "support", "verify"}
+    {"backup", "drain", "images_verify", "preflight", "shards_inspect", "shards_verify", "status", "support", "verify"}
 )
 """Playbooks that change nothing on the nodes: they may run without naming a site. Their headers say so too."""
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from trispark.errors import TrisparkError
 from trispark.report.figures import dots, effects
-from trispark.report.measured import ARMS, Measured
+from trispark.report.measured import ARMS, BootRow, Measured
 from trispark.report.page import Banner, Block, Cell, Commands, Facts, Figure, Figures, Section, Table, Text, table
 from trispark.report.words import (
     CODES,
@@ -70,6 +70,14 @@ def banner_of(trial: Measured) -> Banner:
     return Banner(verdict, code, sentence, str(outcome["reason"]), TONES[verdict])
 
 
+def images_of(boots: Sequence[BootRow]) -> list[tuple[str, Cell]]:
+    """The engine image that all boots ran, or that of each arm where an image is what was tried."""
+    by_arm = {boot.arm: str(boot.record["resolved"]["image"]) for boot in boots}
+    if len(set(by_arm.values())) == 1:
+        return [("Image", Cell(next(iter(by_arm.values())), code=True))]
+    return [(f"Image of the {arm}", Cell(by_arm[arm], code=True)) for arm in ARMS if arm in by_arm]
+
+
 def summary_section(trial: Measured, prefix: str) -> Section:
     """Who, what and when, and what a reader has to know before any number."""
     asked, record = requested_of(trial), trial.record
@@ -89,7 +97,7 @@ def summary_section(trial: Measured, prefix: str) -> Section:
         items.append(("Began and ended", Cell(f"{record['timings']['started_at']} to {record['timings']['ended_at']}")))
     if first is not None:
         items.append(("Engine", Cell(str(first["resolved"]["engine"]))))
-        items.append(("Image", Cell(str(first["resolved"]["image"]), code=True)))
+        items += images_of(trial.boots)
     blocks: list[Block] = [Facts(tuple(items))]
     if first is not None and first["resolved"]["engine"] == ENGINE_OF_THE_LAB:
         said = (

@@ -192,7 +192,9 @@ def test_a_node_goes_in_the_middle_of_a_boot(ready: Any, matrix: Matrix, name: s
         finally:
             fault.mend_it(ready)
             process.kill()
-        completed(row, ready)
+        done = front(ready, "rollback")
+        assert done.rc == 0, done.output[-3000:]
+        row.observed += f"; rollback serves again ({matrix.served(ready)})"
 
 
 @pytest.mark.slow

@@ -51,3 +51,8 @@ def test_rows_of_a_load_client_that_its_node_ended_are_handed_on(filters: Module
         {**refused, "answer": None},
     ):
         assert filters.boot_facts({"bench_run": nothing})["bench"] == {}
+
+
+def test_every_image_of_the_site_is_pulled_once(filters: ModuleType) -> None:
+    assert filters.images("e@1", {"canary": "c@1", "next": "e@1"}, "b@1") == ["e@1", "c@1", "b@1"]
+    assert filters.images("e@1", {}, "") == ["e@1"], "a site without a load client's image"

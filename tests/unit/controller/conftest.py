@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from trispark.project import ProjectState
 from trispark.records import build_boot_record, head_of
 from trispark.resolve import Resolution, resolve
 from trispark.site import Site, load_site
+from trispark_node.file_tree import hash_of
 
 # A busy machine is no failure: no time limit for an example.
 settings.register_profile("trispark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -169,6 +171,26 @@ def rank_log(rank: int, *, packed: bool = True, wo_a: bool = False, left: int = 
     return "\n".join(prefix + line for line in lines) + "\n"
 
 
+HASH = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("numpy", "http", "c", "tactics")}
+
+
+def identity(resolution: Resolution, rank: int) -> dict[str, Any]:
+    """What the agent hashes on a healthy rank. The head has loaded what serves its API; tactics are a rank's own."""
+    source = {f"/opt/engine/{name}.py": hashlib.sha256(name.encode()).hexdigest() for name in "abc"}
+    adapters = dict(resolution.resolved["adapters"])
+    loaded = {"/usr/lib/libc.so.6": HASH["c"], "/opt/site-packages/numpy/core.so": HASH["numpy"]}
+    if rank == 0:
+        loaded["/opt/site-packages/aiohttp/http.so"] = HASH["http"]
+    tactics = {f"d06a/rank_tp{rank}.json": HASH["tactics"]}
+    return {
+        "source": {"hash": hash_of(source), "files": len(source), "bytes": 3},
+        "adapters": {"hash": hash_of(adapters), "files": len(adapters), "bytes": 9},
+        "libraries": {"hash": hash_of(loaded), "files": len(loaded), "bytes": 7, "listed": loaded, "made_here": []},
+        "autotune": {"hash": hash_of(tactics), "files": 1, "bytes": 2, "listed": tactics},
+        "seconds": 0.06,
+    }
+
+
 def observation(resolution: Resolution, rank: int, *, wo_a: bool = False) -> dict[str, Any]:
     """What the agent's `observe` answers for a healthy rank in epoch 6."""
     entry = resolution.resolved["ranks"][rank]
@@ -208,6 +230,7 @@ def observation(resolution: Resolution, rank: int, *, wo_a: bool = False) -> dic
             "packages": {"numpy": "2.3.0", "aiohttp": "3.12.0"},
             "kernel": {"release": "6.1.0", "packages": {"linux-image-amd64": "6.1.1"}},
         },
+        "identity": identity(resolution, rank),
         "log": rank_log(rank, wo_a=wo_a),
     }
 

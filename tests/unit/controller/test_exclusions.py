@@ -115,7 +115,7 @@ def test_a_threshold_may_change_with_its_transport(catalog: Catalog) -> None:
     ],
 )
 def test_the_canary_is_compared_with_them_off(catalog: Catalog, name: str, exclusion: str) -> None:
-    sets = catalog.sets_of("canary_image")
+    sets = catalog.on("sglang").sets_of("canary_image")
     assert refused(catalog, {}, sets, feature="canary_image") == []
     assert refused(catalog, {name: 1}, sets, feature="canary_image", promoted=(name,)) == [exclusion]
 

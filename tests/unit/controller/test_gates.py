@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.controller.conftest import HASH
 
 from trispark.catalog import Catalog
 from trispark.gate_result import GateResult, failed_line
@@ -23,9 +24,12 @@ from trispark_node.redaction import TextRedactor
 
 Observations = dict[str, dict[str, Any]]
 Healthy = Callable[..., Observations]
+NUMPY = "/opt/site-packages/numpy/core.so"
 PER_RANK = {
     "identity.image_digest",
     "identity.adapters",
+    "identity.source",
+    "identity.libraries",
     "identity.engine_version",
     "identity.generation",
     "identity.mounts",
@@ -95,6 +99,16 @@ OTHER = "sha256:" + "c" * 64
         (change(["adapters", "extra.py"], "0" * 64), {"identity.adapters"}),
         (change(["adapters"], {}), {"identity.adapters"}),
         (change(["adapters"], None), {"identity.adapters"}),
+        (change(["identity", "source", "hash"], "0" * 64), {"identity.source"}),
+        (change(["identity", "source"], {"problem": "/opt/engine: no such directory"}), {"identity.source"}),
+        (change(["identity", "source"], None), {"identity.source"}),
+        (change(["identity", "libraries", "listed", "/usr/lib/libc.so.6"], "0" * 64), {"identity.libraries"}),
+        (change(["identity", "libraries", "listed", NUMPY], "0" * 64), {"identity.libraries"}),
+        (change(["identity", "libraries", "listed"], {"/usr/lib/libc.so.6": HASH["c"]}), {"identity.libraries"}),
+        (change(["identity", "libraries", "listed", "/opt/numpy/second.so"], HASH["c"]), {"identity.libraries"}),
+        (change(["identity", "libraries", "listed", "/usr/lib/libz.so"], "cannot be read: x"), {"identity.libraries"}),
+        (change(["identity", "libraries", "listed"], {}), {"identity.libraries"}),
+        (change(["identity"], None), {"identity.source", "identity.libraries"}),
         (change(["versions", "engine"], "trispark-lab 0.2.0"), {"identity.engine_version"}),
         (change(["versions", "packages", "numpy"], "2.2.0"), {"identity.engine_version"}),
         (change(["versions", "packages", "numpy"], None), {"identity.engine_version"}),

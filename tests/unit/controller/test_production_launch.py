@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from trispark.adapters import carried, read_adapters
-from trispark.allowlist import Scope, Support
+from trispark.allowlist import ENGINE_IMAGE, Scope, Support
 from trispark.catalog import Catalog, Engine, load_catalog
 from trispark.catalog_model import FeatureEvidence
 from trispark.errors import TrisparkError
@@ -299,13 +299,15 @@ def test_extra_variables_are_refused_where_the_engine_has_none(site: Site, catal
 
 
 def test_every_variable_of_the_engine_is_delivered(production: Resolution, catalog: Catalog) -> None:
-    """Nothing of the allowlist is lost on the way; what only a site's extra mapping gives is left out."""
+    """Nothing of the allowlist is lost on the way; what only a site's extra mapping gives is left out, and so is the
+    image, which is the container's own."""
     rank = production.resolved["ranks"][0]
     lost = [
         variable.name
         for variable in catalog.allowlist.variables()
         if variable.support("sglang") is not Support.REFUSED
         and variable.source != "site.extra_container_env"
+        and variable.name != ENGINE_IMAGE
         and not variable.is_omitted(production.settings.get(variable.name, rank["rank"]))
         and not (variable.env and variable.name in rank["env"])
         and not (variable.flag and variable.flag in rank["command"])

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ from trispark.report.measured import measured
 from trispark.report.page import Cell, Figure, Figures, Page, Section, Text, tables_of
 from trispark.report.render import LIMIT, markdown_code, markdown_text, report_text, script_json
 from trispark.report.sources import find
-from trispark.report.trial import banner_of, recomputed
+from trispark.report.trial import banner_of, images_of, recomputed
 from trispark.report.words import CODES, DECISIONS, effect, number, probability, shortened
 from trispark.walk_plan import keep_walk, walks_directory
 
@@ -446,3 +447,21 @@ def test_a_time_is_better_to_the_left_and_a_rate_to_the_right() -> None:
 )  # fmt: skip
 def test_numbers_as_a_reader_sees_them(shown: object, expected: object) -> None:
     assert shown == expected
+
+
+@pytest.mark.parametrize(
+    ("ran", "shown"),
+    [
+        ([("baseline", "a"), ("candidate", "a")], [("Image", "a")]),
+        ([("candidate", "b")], [("Image", "b")]),
+        (
+            [("candidate", "b"), ("baseline", "a"), ("candidate", "b")],
+            [("Image of the baseline", "a"), ("Image of the candidate", "b")],
+        ),
+    ],
+)
+def test_the_image_of_each_arm_is_shown_where_they_differ(
+    ran: list[tuple[str, str]], shown: list[tuple[str, str]]
+) -> None:
+    boots = [SimpleNamespace(arm=arm, record={"resolved": {"image": image}}) for arm, image in ran]
+    assert [(name, cell.text) for name, cell in images_of(boots)] == shown  # type: ignore[arg-type]

@@ -62,6 +62,11 @@ def test_spec_has_the_contract_s_shape(baseline: Resolution) -> None:
         "observe": {
             "packages": ["numpy", "aiohttp"],
             "version_command": ["python3", "-m", "trispark_lab", "--version"],
+            "identity": {
+                "sources": ["/opt/trispark_lab_pkg/trispark_lab"],
+                "compiled": [],
+                "autotune": "/state/autotune",
+            },
         },
     }
     assert spec["container"]["mounts"] == [

@@ -437,7 +437,11 @@ def test_a_value_that_is_not_offered_has_its_reason_and_the_nearest_one(
         (["c", "-e", "featre=wo_a"], "-e feature=wo_a"),
         (["c", "-e", "feature=wo_a", "-e", "boot=6"], "-e boots=6"),
         (["c", "-e", "feature=wo_b"], "-e feature=wo_a"),
-        (["c", "-e", "feature=blok_size"], "./trispark play stage_b -e feature=block_size"),
+        (
+            ["c", "-e", "feature=blok_size"],
+            "./trispark plan b -e feature=block_size shows it, ./trispark play stage_b -e feature=block_size tries it",
+        ),
+        (["c", "-e", "feature=nope"], "name one of them"),  # none is a control, and in another stage
         (["c", "-e", "feature=zzz"], "name one of them"),
     ],
 )
@@ -472,7 +476,7 @@ def plan_with(**parts: Any) -> dict[str, Any]:
         "engine": "lab",
         "image": "x",
         "promoted": None,
-        "baseline": {"generation": None},
+        "baseline": {"generation": None, "image": "x"},
         "candidate": None,
         "base": [],
         "overrides": {},

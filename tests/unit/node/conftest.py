@@ -17,7 +17,7 @@ import pytest
 
 from trispark_node import cli
 from trispark_node.disk import Disk
-from trispark_node.docker_client import Container, Executed, Image, MountPoint, split_env
+from trispark_node.docker_client import Container, Executed, Image, MountPoint, Storage, split_env
 from trispark_node.errors import AgentError
 from trispark_node.http_request import Response
 from trispark_node.layout import Layout
@@ -84,6 +84,20 @@ class FakeHttp:
         return self.answers[url]
 
 
+class FakeReader:
+    """Registries that serve `answers`, {URL: body}, to whoever asks; the others are not there."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, bytes] = {}
+        self.asked: list[str] = []
+
+    def get(self, url: str, accept: str, timeout_s: float) -> bytes:
+        self.asked.append(url)
+        if url not in self.answers:
+            raise ConnectionRefusedError(111, "Connection refused")
+        return self.answers[url]
+
+
 @dataclass
 class FakeDocker:
     """Containers and images in memory; `events` lists the effects in order."""
@@ -99,6 +113,16 @@ class FakeDocker:
     start_error: str = ""
     image_error: str = ""
     on_start: Callable[[str], None] | None = None
+    pull_errors: list[str] = field(default_factory=list)
+    """What the next pulls fail with, one after the other."""
+    layers: list[tuple[str, ...]] = field(default_factory=list)
+    free_bytes: int = 2**40
+
+    def platform(self) -> str:
+        return "linux/arm64"
+
+    def storage(self) -> Storage:
+        return Storage("/var/lib/docker", self.free_bytes, tuple(self.layers))
 
     def server(self) -> dict[str, str]:
         return {"version": "20.10.24", "storage_driver": "overlay2"}
@@ -164,6 +188,9 @@ class FakeDocker:
     def pull(self, repository: str, digest: str) -> None:
         reference = f"{repository}@{digest}"
         self.events.append(f"pull {reference}")
+        if self.pull_errors:
+            observed = self.pull_errors.pop(0)
+            raise AgentError("TS-AGENT-DOCKER", "x", where="x", expected="x", observed=observed, remedy="x")
         self.images[reference] = self.registry[reference]
 
     def remove_image(self, reference: str) -> None:
@@ -196,6 +223,7 @@ class Bench:
         self.docker.images[IMAGE] = Image("sha256:" + "b" * 64, (IMAGE,), {"PATH": "/bin", "FROM_IMAGE": "1"})
         self.clock = FakeClock()
         self.http = FakeHttp()
+        self.registry = FakeReader()
         procfs = root / "proc"
         procfs.mkdir(parents=True)
         (procfs / "meminfo").write_text("MemTotal:  2000 kB\nMemFree: 10 kB\nMemAvailable:   1000 kB\n")
@@ -211,6 +239,7 @@ class Bench:
             Layout(root / "state"),
             clock=self.clock,
             http=self.http,
+            registry=self.registry,
             connect=lambda: self.docker,
             procfs=procfs,
             cgroups=self.cgroups,
@@ -245,6 +274,15 @@ class Bench:
         (directory / "cmdline").write_bytes("".join(f"{word}\0" for word in command.split()).encode())
         (directory / "comm").write_text("worker\n")
         return directory
+
+    def container_root(self, container_id: str, pid: int = 70) -> Path:
+        """A process of the container, whose root directory holds the adapters of its generation; that directory."""
+        generation = self.docker.containers[container_id].labels["trispark.generation"]
+        directory = self.process(pid, container_id=container_id)
+        root = directory / "root"
+        staged = self.node.layout.generation(generation) / "adapters"
+        shutil.copytree(staged, root / "opt/trispark/adapters")
+        return root
 
     def listen(self, port: int, *pids: int, table: str = "tcp", state: str = "0A") -> None:
         """A socket of the fake node, held by `pids`."""

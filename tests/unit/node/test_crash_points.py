@@ -102,7 +102,9 @@ TAKEN = (("lock-take", {"owner": owner(1)}),)
 BREAKS = {"owner": owner(2), "break": True, "why": "its desk is empty"}
 CASES = {
     "stage": Case("stage", lambda _good, new: new["stage"]),
-    "stage over a damaged one": Case("stage", lambda _good, new: new["stage"], damage="launch.args"),
+    "stage over a damaged one": Case(
+        "stage", lambda _good, new: {**new["stage"], "repair": True}, damage="launch.args"
+    ),
     "activate": Case("activate", lambda good, _new: {"generation": good}),
     "fence": Case("fence", lambda _good, _new: NEXT),
     "start": Case("start", lambda _good, _new: NEXT, (("stop", {}), ("fence", NEXT))),

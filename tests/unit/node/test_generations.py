@@ -159,9 +159,42 @@ def test_a_damaged_generation_is_refused_and_repaired_by_staging(bench, active, 
         error = bench.refused(verb, **request)
         assert error["id"] == "TS-AGENT-DAMAGED"
         assert word in error["observed"]
-    assert bench.ask("stage", **active)["changed"]
+    error = bench.refused("stage", **active)
+    assert (error["id"], word in error["observed"]) == ("TS-AGENT-DAMAGED", True), "staging again hides nothing"
+    assert bench.ask("stage", **active, repair=True)["changed"]
     assert bench.ask("start", boot_id="b1", epoch=5)["changed"]
     assert generations_on_disk(bench) == [active["generation"]]
+
+
+@pytest.mark.parametrize("verb", ["can-start", "activate", "start", "stage"])
+def test_one_changed_byte_of_an_adapter_is_named_with_both_hashes(bench, active, verb):
+    path = bench.node.layout.generation(active["generation"]) / "adapters/trispark_wo_a/__init__.py"
+    content = bytearray(path.read_bytes())
+    then = hashlib.sha256(content).hexdigest()
+    content[3] ^= 1
+    path.write_bytes(content)
+    now = hashlib.sha256(content).hexdigest()
+    requests = {"start": {"boot_id": "b1", "epoch": 5}, "stage": active}
+    error = bench.refused(verb, **requests.get(verb, {"generation": active["generation"]}))
+    named = f"adapters/trispark_wo_a/__init__.py (sha256 {now[:16]}, staged as sha256 {then[:16]})"
+    assert (error["id"], named in error["observed"]) == ("TS-AGENT-DAMAGED", True), error
+
+
+@pytest.mark.parametrize("change", ["edited", "added", "removed"])
+def test_sums_that_were_corrected_after_an_edit_hide_no_adapter(bench, active, change):
+    directory = bench.node.layout.generation(active["generation"])
+    path = directory / "adapters/sitecustomize.py"
+    if change == "edited":
+        path.write_text("import os\n")
+    elif change == "added":
+        (directory / "adapters/more.py").write_text("import os\n")
+    else:
+        path.unlink()
+    files = sorted(each for each in directory.rglob("*") if each.is_file() and each.name != "SHA256SUMS")
+    sums = (f"{hashlib.sha256(each.read_bytes()).hexdigest()}  {each.relative_to(directory)}\n" for each in files)
+    (directory / "SHA256SUMS").write_text("".join(sums))
+    said = {"edited": "changed: adapters/s", "added": "added: adapters/more.py", "removed": "missing: adapters/s"}
+    assert said[change] in bench.refused("can-start", generation=active["generation"])["observed"]
 
 
 def test_same_id_with_other_rendering_is_refused(bench, active):
@@ -212,6 +245,8 @@ def test_stage_killed_at_every_step(bench, stage_request, crashes):
 def test_restaging_a_damaged_generation_killed_at_every_step(bench, stage_request, crashes):
     request = stage_request()
     directory = bench.node.layout.generation(request["generation"])
+
+    request["repair"] = True
 
     def reset():
         bench.ask("stage", **request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -17,16 +18,14 @@ from trispark_node.docker_client import Executed, Image, parse_container
 from trispark_node.observe import PACKAGE_VERSIONS
 from trispark_node.redaction import Redactor
 
-ADAPTERS = "/opt/trispark/adapters"
-
 
 @pytest.fixture
 def running(bench, active):
     bench.ask("start", boot_id="b1", epoch=5)
     container_id = next(iter(bench.docker.containers))
     bench.docker.logs[container_id] = b"server_args={api_key='sekret-key'}\nDSPARK_BLOCK_SIZE=3\n"
+    bench.container_root(container_id)
     bench.docker.executed = {
-        "find": Executed(0, f"{'1' * 64}  {ADAPTERS}/sitecustomize.py\n{'2' * 64}  {ADAPTERS}/a/b.py\n", ""),
         "python3": Executed(0, '{"numpy": "2.3.1"}', ""),
         "engine-version": Executed(0, "0.1.0\n", ""),
     }
@@ -34,12 +33,16 @@ def running(bench, active):
 
 
 def test_observe(bench, active, running):
+    shutil.rmtree(bench.procfs / "70")
     of_the_engine = {"71": f"0::/docker/{running}\n", "72": f"0::/docker/{running}\n", "73": "0::/docker/other\n"}
     for pid, group in of_the_engine.items():
         (bench.procfs / pid).mkdir()
         (bench.procfs / pid / "cgroup").write_text(group)
         (bench.procfs / pid / "status").write_text(f"Name:\tengine\nVmHWM:\t 999 kB\nVmRSS:\t  {pid} kB\n")
     (bench.procfs / "72" / "status").unlink()  # it ended meanwhile
+    adapters = bench.container_root(running, pid=74) / "opt/trispark/adapters"
+    (adapters / "smuggled.py").write_text("x\n")
+    (adapters / "etc").symlink_to("/etc")
     seen = bench.ask("observe")
     assert seen["memory"] == {
         "resident_bytes": 71 * 1024,
@@ -61,7 +64,12 @@ def test_observe(bench, active, running):
     assert seen["command"][-1] == "10.77.0.10:20001"
     assert seen["mounts"][0]["target"] == "/opt/trispark/adapters"
     assert seen["labels"]["trispark.boot"] == "b1"
-    assert seen["adapters"] == {"sitecustomize.py": "1" * 64, "a/b.py": "2" * 64}
+    assert seen["adapters"] == {
+        **active["resolved"]["adapters"],
+        "smuggled.py": hashlib.sha256(b"x\n").hexdigest(),
+        "etc": "a link to /etc",
+    }
+    assert "identity" not in seen, "it is asked for"
     assert seen["versions"]["engine"] == "0.1.0"
     assert seen["versions"]["packages"] == {"numpy": "2.3.1"}
     assert seen["versions"]["kernel"]["release"] == os.uname().release
@@ -70,9 +78,13 @@ def test_observe(bench, active, running):
 
 
 def test_observe_fails_by_name_when_it_cannot_look_inside(bench, running):
-    bench.docker.executed["find"] = Executed(1, "", "find: /opt/trispark/adapters: No such file\n")
+    bench.docker.executed["engine-version"] = Executed(1, "", "no such module\n")
     error = bench.refused("observe")
-    assert (error["id"], "No such file" in error["observed"]) == ("TS-AGENT-OBSERVE", True)
+    assert (error["id"], "no such module" in error["observed"]) == ("TS-AGENT-OBSERVE", True)
+    for name in ("opt/trispark/adapters", "."):
+        shutil.rmtree(bench.procfs / "70" / "root" / name)
+        error = bench.refused("observe")
+        assert (error["id"], "adapters" in error["where"]) == ("TS-AGENT-OBSERVE", True)
     bench.docker.change(running, status="exited", exit_code=1)
     assert bench.refused("observe")["id"] == "TS-AGENT-ABSENT"
 

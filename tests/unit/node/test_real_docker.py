@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import tarfile
 import threading
+import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -220,7 +221,41 @@ def test_pull_by_digest(real, registry_image):
     assert answer["image_id"] == docker("image", "inspect", registry_image, "--format", "{{.Id}}")
     assert real.ask("image-ensure", image=registry_image)["changed"] is False
     error = real.answer("image-ensure", image=registry_image[:-4] + "0000")["error"]
-    assert error["id"] == "TS-AGENT-DOCKER"
+    assert error["id"] == "TS-AGENT-IMAGE-ABSENT"
+
+
+def test_an_image_from_an_archive_has_its_digest_on_the_real_engine(real, registry_image, tmp_path):
+    """The Engine believes a registry on a loopback port without TLS, and that is the agent, for the moment."""
+    host, _, rest = registry_image.partition("/")
+    name, _, digest = rest.partition("@")
+
+    def fetch(kind: str, digest: str) -> bytes:
+        with urllib.request.urlopen(f"http://{host}/v2/{name}/{kind}/{digest}", timeout=10) as answer:
+            return bytes(answer.read())
+
+    manifest = fetch("manifests", digest)
+    parts = json.loads(manifest)
+    blobs = {digest: manifest}
+    blobs |= {each["digest"]: fetch("blobs", each["digest"]) for each in (parts["config"], *parts["layers"])}
+    archive = tmp_path / "engine.tar"
+    with tarfile.open(archive, "w") as tar:
+        for key, data in blobs.items():
+            info = tarfile.TarInfo(f"blobs/sha256/{key.removeprefix('sha256:')}")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    subprocess.run(["docker", "image", "rm", "-f", registry_image], capture_output=True, check=False)
+    for port in range(20300, 20400):
+        image = f"127.0.0.1:{port}/{name}@{digest}"
+        answer = real.answer("image-ensure", image=image, archive=str(archive))
+        if answer["ok"] or answer["error"]["id"] != "TS-AGENT-IMAGE-PORT":
+            break
+    try:
+        assert answer["ok"], answer
+        assert answer["pulled"]
+        assert json.loads(docker("image", "inspect", image, "--format", "{{json .RepoDigests}}")) == [image]
+        assert answer["image_id"] == docker("image", "inspect", image, "--format", "{{.Id}}")
+    finally:
+        subprocess.run(["docker", "image", "rm", "-f", image], capture_output=True, check=False)
 
 
 def test_prune_takes_a_pulled_image_away_but_not_from_a_container(real, registry_image):

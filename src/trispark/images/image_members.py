@@ -1,0 +1,126 @@
+"""Members of a multi-platform image, read from its registry by digest; every answer is hashed before it is believed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import urllib.error
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.message import Message
+from http.client import HTTPException
+from typing import Any, Final
+
+from trispark.errors import TrisparkError
+from trispark.images.package_index import Http, Stream
+
+LISTS: Final = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+SINGLE: Final = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+LARGEST: Final = 4 * 2**20
+_LOCAL: Final = re.compile(r"(localhost|127\.[0-9.]+|\[::1\])(:[0-9]+)?")
+_CHALLENGE: Final = re.compile(r'([a-z]+)="([^"]*)"')
+
+
+@dataclass(frozen=True)
+class Member:
+    """The manifest of one architecture, and the configuration (image id) that it names."""
+
+    digest: str
+    config: str
+
+
+class RegistryUnreachable(Exception):
+    """The registry gives no answer that can be used; the text says why, without its address."""
+
+
+class ImageMembers:
+    """Anonymous reads of a registry. `repository` is a full name with its host; docker.io is where Docker asks it."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def member(self, repository: str, index: str, architecture: str) -> Member | None:
+        """Of linux on that architecture; None where the index has none.
+
+        Raises RegistryUnreachable; TS-IMAGES-MANIFEST for an answer whose bytes are not those of the digest.
+        """
+        listed = self._json(repository, index)
+        if "manifests" not in listed:  # the digest is that of a single manifest
+            return Member(index, _config(listed))
+        for each in listed["manifests"]:
+            platform = each.get("platform", {})
+            if platform.get("os") == "linux" and platform.get("architecture") == architecture:
+                digest = str(each["digest"])
+                return Member(digest, _config(self._json(repository, digest)))
+        return None
+
+    def _json(self, repository: str, digest: str) -> dict[str, Any]:
+        host, _, name = repository.partition("/")
+        if host == "docker.io":
+            host = "registry-1.docker.io"
+        scheme = "http" if _LOCAL.fullmatch(host) else "https"
+        body = self._get(f"{scheme}://{host}/v2/{name}/manifests/{digest}")
+        observed = "sha256:" + hashlib.sha256(body).hexdigest()
+        if observed != digest:
+            raise TrisparkError(
+                "TS-IMAGES-MANIFEST",
+                "a registry gives another manifest than the digest names",
+                where=repository,
+                expected=digest,
+                observed=observed,
+                remedy="do not use that registry",
+            )
+        try:
+            value = json.loads(body)
+        except ValueError:
+            raise RegistryUnreachable("its answer is not JSON") from None
+        if not isinstance(value, dict):
+            raise RegistryUnreachable("its answer is no manifest")
+        return value
+
+    def _get(self, url: str) -> bytes:
+        accept = {"Accept": ", ".join((*LISTS, *SINGLE))}
+        try:
+            try:
+                return _body(self._http.get(url, accept))
+            except urllib.error.HTTPError as error:
+                if error.code != 401:
+                    raise
+                token = self._token(error.headers)
+                return _body(self._http.get(url, {**accept, "Authorization": f"Bearer {token}"}))
+        except urllib.error.HTTPError as error:
+            raise RegistryUnreachable(f"status {error.code}") from None
+        except (OSError, HTTPException, ValueError, KeyError) as error:
+            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
+            raise RegistryUnreachable(str(reason)) from None
+
+    def _token(self, headers: Message[str, str]) -> str:
+        asked = dict(_CHALLENGE.findall(headers.get("WWW-Authenticate", "")))
+        query = urllib.parse.urlencode({key: asked[key] for key in ("service", "scope") if key in asked})
+        answer = json.loads(_body(self._http.get(f"{asked['realm']}?{query}", {})))
+        return str(answer.get("token") or answer["access_token"])
+
+
+def _body(stream: Stream) -> bytes:
+    try:
+        body = stream.read(LARGEST + 1)
+    finally:
+        stream.close()
+    if len(body) > LARGEST:
+        raise ValueError("an answer that is too large")
+    return body
+
+
+def _config(manifest: Mapping[str, Any]) -> str:
+    try:
+        return str(manifest["config"]["digest"])
+    except (KeyError, TypeError):
+        raise RegistryUnreachable("its answer is no manifest") from None

@@ -1,0 +1,178 @@
+"""The chain of `images verify`: equal ranks, each single odd rank, no engine, half a fleet."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from tests.unit.controller.conftest import identity
+
+from trispark.images import rank_chain
+from trispark.images.rank_chain import STEPS, lines, make_chain, published, wants_files
+from trispark.resolve import Resolution
+
+NODES = {0: "spark0", 1: "spark1", 2: "spark2"}
+SAME_SET = ("*/numpy/*",)
+OTHER = "sha256:" + "e" * 64
+
+
+@pytest.fixture
+def answers(baseline: Resolution) -> dict[str, Any]:
+    image = baseline.resolved["image"]
+    adapters = identity(baseline, 0)["adapters"]["hash"]
+
+    def answer(rank: int) -> dict[str, Any]:
+        return {
+            "ok": True,
+            "generation": baseline.id,
+            "staged": {"hash": adapters, "files": 2, "listed": dict(baseline.resolved["adapters"])},
+            "image": {"reference": image, "id": "sha256:" + "b" * 64, "digests": [image]},
+            "storage_driver": "overlay2",
+            "autotune": {"state": "same", "image": image, "made_under": image, "files": 1},
+            "running": {
+                "container_id": f"c{rank}",
+                "generation": baseline.id,
+                "boot_id": "b1",
+                "image_ref": image,
+                "image_id": "sha256:" + "b" * 64,
+                "image_digests": [image],
+                "identity": identity(baseline, rank),
+            },
+        }
+
+    return {node: copy.deepcopy(answer(rank)) for rank, node in NODES.items()}
+
+
+def made(answers: dict[str, Any], reference: str | None = None) -> dict[str, Any]:
+    return published(make_chain("lab", reference, NODES, answers, SAME_SET), Path())
+
+
+def odd(found: dict[str, Any]) -> set[tuple[str, str]]:
+    return {(step["step"], node) for step in found["steps"] for node in step["odd"]}
+
+
+def test_equal_ranks(answers: dict[str, Any], baseline: Resolution) -> None:
+    found = made(answers, baseline.resolved["image"])
+    assert (found["equal"], found["running"], found["unreachable"]) == (True, list(NODES.values()), [])
+    assert [step["step"] for step in found["steps"]] == list(STEPS)
+    assert all(step["equal"] for step in found["steps"])
+    first, second, third = found["ranks"]
+    assert {**first, "node": "", "libraries": ""} == {**second, "node": "", "libraries": ""}
+    assert second["libraries"] == third["libraries"] == "2 loaded"
+    assert first["libraries"] == "3 loaded", "the head serves an API"
+    assert first["manifest_digest"] == baseline.image_digest
+    assert found["image"] == {"reference": baseline.resolved["image"], "provenance": None}
+    assert json.loads(json.dumps(found)) == found
+    assert lines(found)[-1] == "equal on 3 ranks; an engine runs on spark0, spark1, spark2"
+    assert not wants_files(answers)
+
+
+def put(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def edit(answer: dict[str, Any]) -> None:
+        target = answer
+        for key in path[:-1]:
+            target = target[key]
+        target[path[-1]] = value
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "steps"),
+    [
+        (put("image", "reference", value="x@" + OTHER), {"reference", "manifest_digest"}),
+        (put("image", "digests", value=[]), {"manifest_digest"}),
+        (put("image", "id", value=OTHER), {"image_id", "container_image_id"}),
+        (put("image", "id", value=None), {"image_id", "container_image_id"}),
+        (put("running", "image_id", value=OTHER), {"container_image_id"}),
+        (put("running", "generation", value="g" + "0" * 16), {"container_image_id"}),
+        (put("staged", "listed", "more.py", value="0" * 64), {"adapters_staged"}),
+        (put("staged", value=None), {"adapters_staged", "adapters"}),
+        (put("running", "identity", "adapters", "hash", value="0" * 64), {"adapters"}),
+        (put("running", "identity", "source", "hash", value="0" * 64), {"source"}),
+        (put("running", "identity", "source", value={"problem": "gone"}), {"source"}),
+        (put("running", "identity", "libraries", "listed", "/usr/lib/libc.so.6", value="0" * 64), {"libraries"}),
+        (put("running", value=None), {"container_image_id", "adapters", "source", "libraries"}),
+        (put("autotune", "state", value="other"), {"autotune"}),
+    ],
+)
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_one_odd_rank_is_named_at_its_step(
+    answers: dict[str, Any], edit: Callable[[dict[str, Any]], None], steps: set[str], rank: int
+) -> None:
+    edit(answers[NODES[rank]])
+    found = made(answers)
+    assert odd(found) == {(step, NODES[rank]) for step in steps}
+    assert not found["equal"]
+    text = "\n".join(lines(found))
+    assert f"{NODES[rank]}: " in text
+    assert text.endswith("not equal on 3 ranks; an engine runs on " + ", ".join(found["running"]))
+
+
+def test_a_changed_source_file_is_named_with_both_hashes(answers: dict[str, Any]) -> None:
+    whole = {"/opt/engine/a.py": "1" * 64, "/opt/engine/b.py": "2" * 64}
+    for node, answer in answers.items():
+        files = {**whole, "/opt/engine/b.py": "3" * 64} if node == "spark1" else whole
+        answer["running"]["identity"]["source"] = {"hash": (node == "spark1" and "4" * 64) or "5" * 64, "listed": files}
+    assert wants_files(answers)
+    (step,) = [step for step in made(answers)["steps"] if step["step"] == "source"]
+    assert step["problems"] == {
+        "spark1": f"the odd node spark1: /opt/engine/b.py is {'3' * 12}, spark0, spark2 have {'2' * 12}"
+    }
+
+
+def test_nothing_runs(answers: dict[str, Any]) -> None:
+    for answer in answers.values():
+        answer["running"] = None
+    found = made(answers)
+    assert (found["equal"], found["running"]) == (True, [])
+    silent = {step["step"] for step in found["steps"] if step["equal"] is None}
+    assert silent == {"container_image_id", "adapters", "source", "libraries"}
+    assert lines(found)[-1] == "equal on 3 ranks; nothing runs"
+    answers["spark2"]["image"]["digests"] = []
+    assert odd(made(answers)) == {("manifest_digest", "spark2")}
+
+
+def test_nothing_was_ever_staged(answers: dict[str, Any]) -> None:
+    for answer in answers.values():
+        answer.update(generation=None, staged=None, image=None, autotune=None, running=None)
+    found = made(answers)
+    assert not found["equal"]
+    assert found["image"]["reference"] is None
+    assert lines(found)[0] == "image     the site has none yet"
+
+
+@pytest.mark.parametrize("lost", [None, {}])
+def test_a_silent_node_is_no_equal_one(answers: dict[str, Any], lost: Any) -> None:
+    answers["spark1"] = lost
+    found = made(answers)
+    assert (found["equal"], found["unreachable"]) == (False, ["spark1"])
+    assert odd(found) == set(), "the others agree"
+    assert "spark1  no answer" in lines(found)
+
+
+def test_provenance_has_its_place(
+    answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch, baseline: Resolution
+) -> None:
+    module = ModuleType("provenance")
+    module.provenance_of = lambda place, image: {"place": str(place), "signed": image}  # type: ignore[attr-defined]
+    monkeypatch.setattr(rank_chain.importlib, "import_module", lambda name: module)
+    image = baseline.resolved["image"]
+    assert made(answers, image)["image"]["provenance"] == {"place": ".trispark/provenance", "signed": image}
+    assert made(answers)["image"]["provenance"] is None
+
+
+def test_a_broken_part_of_provenance_is_no_missing_one(
+    answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks(_name: str) -> ModuleType:
+        raise ModuleNotFoundError("no module", name="its.own.import")
+
+    monkeypatch.setattr(rank_chain.importlib, "import_module", lacks)
+    with pytest.raises(ModuleNotFoundError):
+        made(answers, "x@sha256:" + "1" * 64)

@@ -1,0 +1,335 @@
+"""Build contexts: only what is known by hash, the same bytes each time; and what the image's own check finds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from file_index import FileIndex, serving
+
+from trispark.errors import TrisparkError
+from trispark.images.build_context import Context, Request, make_context
+from trispark.images.declaration import load_declaration
+from trispark.images.lock_file import load_lock
+from trispark.images.lock_update import update
+from trispark.images.package_index import PackageIndex, UrllibHttp
+from trispark.images.wheel_cache import WheelCache
+from trispark.site import load_site
+from trispark.site_check import check_site
+
+ROOT = Path(__file__).resolve().parents[3]
+CHECK = ROOT / "src/trispark/images/image_check.py"
+HTTP = UrllibHttp(10)
+DIGEST = "sha256:" + "d" * 64
+WHEEL = "tiny_kernel-1.2-py3-none-any.whl"
+
+
+@pytest.fixture
+def index() -> Iterator[FileIndex]:
+    with serving(FileIndex()) as served:
+        served.wheel("tiny-kernel", WHEEL, b"tiny")
+        yield served
+
+
+class Project:
+    """A tree with the shipped Dockerfile of the canary and inputs of its own."""
+
+    def __init__(self, root: Path, index: FileIndex) -> None:
+        self.root, self.index = root, index
+        for name in ("Dockerfiles/canary/Dockerfile", "src/trispark/images/image_check.py"):
+            (root / name).parent.mkdir(parents=True)
+            (root / name).write_bytes((ROOT / name).read_bytes())
+        (root / "experiments").mkdir()
+        for name in ("experiments/env_allowlist.yml", "experiments/engines.yml"):
+            (root / name).symlink_to(ROOT / name)
+        (root / "given/sglang").mkdir(parents=True)
+        (root / "given/sglang/__init__.py").write_text("")
+        (root / "given/overlay.py").write_text("x = 1\n")
+        self.inputs: dict[str, dict[str, Any]] = {
+            "base": {"kind": "image", "repository": "r.example/a", "index": DIGEST, "digest": DIGEST,
+                     "architecture": "arm64"},
+            "kernel": {"kind": "wheel", "project": "tiny-kernel", "version": "1.2", "architecture": "any"},
+            "sglang-f80c91a4b": {"kind": "tree", "source": "s", "commit": "0" * 40, "directory": "python"},
+            "sm120-mla-overlay": {"kind": "file", "file": "flash_mla_sm120.py"},
+        }  # fmt: skip
+        self.image: dict[str, Any] = {
+            "title": "a 'title' with quotes",
+            "dockerfile": "canary/Dockerfile",
+            "serves": "sglang",
+            "user": "root",
+            "root_because": "x",
+            "arguments": {"PYTHON": "/p/python3", "ENGINE_SOURCE": "/s"},
+            "checks": {"modules": ["sglang"], "packages": {"tiny-kernel": "1.2"}},
+        }
+        self.variant: dict[str, Any] = {
+            "base": "base",
+            "inputs": sorted(set(self.inputs) - {"base"}),
+            "available": True,
+        }
+        self.declare()
+
+    def declare(self) -> None:
+        images = {"canary": self.image | {"variants": {"arm64": self.variant}}}
+        data = {"schema_version": 1, "inputs": self.inputs, "images": images}
+        (self.root / "Dockerfiles/images.yml").write_text(yaml.safe_dump(data))
+
+    def lock(self, *names: str, **given: str) -> None:
+        from trispark.images.lock_check import Sources
+        from trispark.images.system_packages import SystemPackages
+
+        pip = PackageIndex(self.index.address, HTTP)
+        sources = Sources(self.root, self.cache, SystemPackages(), pip, None)
+        for name in names:
+            path = {"sglang-f80c91a4b": "given", "sm120-mla-overlay": "given/overlay.py"}.get(name)
+            update(self.root, load_declaration(self.root), name, sources, None if path is None else self.root / path)
+
+    @property
+    def cache(self) -> WheelCache:
+        return WheelCache(self.root, lambda _: None)
+
+    def make(self, out: str, *, fetch: bool = True, **changed: Any) -> Context:
+        request = Request("canary", "arm64", self.root / out, "1.0", "abc")
+        return make_context(
+            self.root,
+            load_declaration(self.root),
+            load_lock(self.root),
+            replace(request, **changed),
+            self.cache,
+            PackageIndex(self.index.address, HTTP) if fetch else None,
+        )
+
+
+@pytest.fixture
+def project(tmp_path: Path, index: FileIndex) -> Project:
+    made = Project(tmp_path, index)
+    made.lock(*made.inputs)
+    return made
+
+
+def test_a_context_has_what_was_locked_and_nothing_else(project: Project) -> None:
+    made = project.make("out")
+    files = {path.relative_to(made.folder).as_posix() for path in made.folder.rglob("*") if path.is_file()}
+    assert files == {
+        *("Dockerfile", "build.json", "image_check.json", "image_check.py", "requirements.txt", f"wheels/{WHEEL}"),
+        *("tree/sglang-f80c91a4b/sglang/__init__.py", "tree/sglang-f80c91a4b/overlay.py"),
+        "file/sm120-mla-overlay/flash_mla_sm120.py",
+    }
+    sha256 = hashlib.sha256(b"tiny").hexdigest()
+    assert (made.folder / "requirements.txt").read_text() == f"tiny-kernel==1.2 --hash=sha256:{sha256}\n"
+    assert "--network" in made.command
+    assert made.command[made.command.index("--network") + 1] == "none"
+    assert f"BASE=r.example/a@{DIGEST}" in made.command
+    assert "TITLE=a 'title' with quotes" in made.command
+    assert "ENGINE_SOURCE=/s" in made.command
+    assert json.loads((made.folder / "build.json").read_text())["inputs"] == made.inputs
+    expected = json.loads((made.folder / "image_check.json").read_text())
+    assert expected["modules"] == ["sglang"]
+    assert "DSV41_CACHE_GIB" in expected["variables"]
+
+
+def test_two_contexts_are_the_same_to_the_byte_and_second(project: Project, tmp_path: Path) -> None:
+    first, second = project.make("one"), project.make("elsewhere/two")
+    assert first.hash == second.hash
+
+    def seen(folder: Path) -> list[tuple[str, int, int]]:
+        every = [folder, *sorted(folder.rglob("*"))]
+        return [(str(p.relative_to(folder)), p.stat().st_mode, p.stat().st_mtime_ns) for p in every if p != folder]
+
+    assert seen(first.folder) == seen(second.folder)
+    (project.root / "given/sglang/__init__.py").write_text("y = 1\n")
+    project.lock("sglang-f80c91a4b")
+    assert project.make("three").hash != first.hash
+
+
+@pytest.mark.parametrize("name", ["base", "kernel", "sglang-f80c91a4b", "sm120-mla-overlay"])
+def test_what_has_no_hash_is_refused_by_name(project: Project, name: str) -> None:
+    project.inputs[name]["unresolved"] = "nobody knows"
+    if name == "base":
+        del project.inputs[name]["digest"]
+    if name == "kernel":
+        project.inputs[name]["version"] = "9"
+    project.declare()
+    from trispark.images.lock_check import Sources
+    from trispark.images.system_packages import SystemPackages
+
+    pip = PackageIndex(project.index.address, HTTP)
+    update(
+        project.root,
+        load_declaration(project.root),
+        name,
+        Sources(project.root, project.cache, SystemPackages(), pip, None),
+    )
+    with pytest.raises(TrisparkError) as caught:
+        project.make("out")
+    assert caught.value.id == "TS-IMAGES-UNRESOLVED"
+    assert f"{name}: nobody knows" in caught.value.observed
+    assert not (project.root / "out").exists()
+
+
+def test_what_is_not_available_is_refused_with_its_reason(project: Project) -> None:
+    project.variant |= {"available": False, "reason": "it was never tried"}
+    project.declare()
+    with pytest.raises(TrisparkError) as caught:
+        project.make("out")
+    assert (caught.value.id, caught.value.observed) == ("TS-IMAGES-UNRESOLVED", "it was never tried")
+
+
+@pytest.mark.parametrize(("name", "architecture"), [("canary", "amd64"), ("other", "arm64")])
+def test_an_image_that_is_not_there_is_refused(project: Project, name: str, architecture: str) -> None:
+    with pytest.raises(TrisparkError) as caught:
+        project.make("out", name=name, architecture=architecture)
+    assert caught.value.id == "TS-IMAGES-NAME"
+
+
+def test_a_folder_with_something_in_it_is_left_alone(project: Project) -> None:
+    (project.root / "out").mkdir()
+    project.make("out")
+    before = sorted(path.name for path in (project.root / "out").iterdir())
+    with pytest.raises(TrisparkError) as caught:
+        project.make("out")
+    assert caught.value.id == "TS-IMAGES-OUT"
+    assert sorted(path.name for path in (project.root / "out").iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("spoil", "id"),
+    [
+        (lambda given: (given / "sm120-mla-overlay").write_text("x = 2\n"), "TS-IMAGES-HASH"),
+        (lambda given: (given / "sm120-mla-overlay").unlink(), "TS-IMAGES-COPY"),
+        (lambda given: (given / "sglang-f80c91a4b/overlay.py").unlink(), "TS-IMAGES-HASH"),
+    ],
+)
+def test_another_copy_ends_it_and_leaves_nothing(project: Project, spoil: Any, id: str) -> None:
+    spoil(project.cache.folder / "given")
+    with pytest.raises(TrisparkError) as caught:
+        project.make("sub/out")
+    assert caught.value.id == id
+    assert list((project.root / "sub").iterdir()) == []
+
+
+def test_without_network_a_wheel_must_be_kept_here(project: Project) -> None:
+    with pytest.raises(TrisparkError) as caught:
+        project.make("out", fetch=False)
+    assert caught.value.id == "TS-IMAGES-COPY"
+    project.make("one")
+    project.make("two", fetch=False)
+
+
+def test_a_dockerfile_that_breaks_a_rule_is_not_used(project: Project) -> None:
+    path = project.root / "Dockerfiles/canary/Dockerfile"
+    path.write_text(path.read_text() + "ENV DSV41_CACHE_GIB=16\n")
+    with pytest.raises(TrisparkError) as caught:
+        project.make("out")
+    assert caught.value.id == "TS-IMAGES-LINT"
+    assert "DSV41_CACHE_GIB" in caught.value.observed
+
+
+def test_the_site_gives_arguments_but_no_base(project: Project) -> None:
+    made = project.make("out", arguments={"PYTHON": "/other/python3"})
+    assert "PYTHON=/other/python3" in made.command
+    for name in ("BASE", "BASE_DIGEST", "NO_SUCH_ARG"):
+        with pytest.raises(TrisparkError) as caught:
+            project.make("two", arguments={name: "debian:12"})
+        assert caught.value.id == "TS-IMAGES-ARGUMENT"
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    """The example site, where its arguments are changed."""
+    for name in ("experiments", "Dockerfiles"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for path in (ROOT / "inventory/sparks").rglob("*.yml"):
+        copy = tmp_path / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    return tmp_path
+
+
+def site_lines(root: Path, dockerfile: str, arguments: str) -> list[str]:
+    path = root / "inventory/sparks/group_vars/all/site.yml"
+    text = (ROOT / path.relative_to(root)).read_text()
+    text = text.replace("site_build_dockerfile: null", f"site_build_dockerfile: {dockerfile}")
+    path.write_text(text.replace("site_build_args: {}", f"site_build_args: {arguments}"))
+    return [str(each) for each in check_site(root, "sparks").problems if "BUILD" in str(each) or "build" in str(each)]
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "arguments", "id"),
+    [
+        ("engine/Dockerfile", "{PYTHON: /opt/x/bin/python3}", None),
+        ("engine/Dockerfile", "{}", None),
+        ("null", "{}", None),
+        ("engine/Dockerfile", "{BASE: 'debian:12'}", "TS-SITE-BUILDARGS"),
+        ("engine/Dockerfile", "{OTHER: x}", "TS-SITE-BUILDARGS"),
+        ("null", "{PYTHON: x}", "TS-SITE-BUILDARGS"),
+        ("engine/Dockerfile", "{python: x}", "TS-SITE-SCHEMA"),
+        ("engine/Dockerfile", '{PYTHON: "a\\nb"}', "TS-SITE-SCHEMA"),
+        ("engine/Dockerfile", "{PYTHON: 1}", "TS-SITE-SCHEMA"),
+    ],
+)
+def test_arguments_of_a_site_fit_its_dockerfile(fleet: Path, dockerfile: str, arguments: str, id: str | None) -> None:
+    lines = site_lines(fleet, dockerfile, arguments)
+    assert [line.split(":")[0] for line in lines] == ([] if id is None else [id]), lines
+
+
+def test_a_site_reads_them() -> None:
+    assert load_site(ROOT / "inventory/sparks", "optional").build_args == {}
+
+
+class TestImageCheck:
+    """The check that runs inside an image, run as a build runs it."""
+
+    @staticmethod
+    def run(tmp_path: Path, expected: dict[str, Any], **environment: str) -> tuple[int, str, Path]:
+        source, target = tmp_path / "expected.json", tmp_path / "result.json"
+        source.write_text(json.dumps(expected))
+        given = {"PATH": os.environ["PATH"], **environment}
+        argv = [sys.executable, "-B", str(CHECK), str(source), str(target)]
+        done = subprocess.run(argv, env=given, capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path)
+        return done.returncode, done.stderr, target
+
+    EXPECTED: dict[str, Any] = {  # noqa: RUF012
+        "variables": ["DSV41_CACHE_GIB", "PYTHONPATH"],
+        "prefixes": ["NCCL_", "DSV41_"],
+        "says_itself": ["NCCL_VERSION"],
+        "absent": ["/etc/no-such-nccl.conf"],
+        "not_importable": ["trispark_hooks"],
+        "modules": ["json", "email.message"],
+        "packages": {"pytest": pytest.__version__},
+    }
+
+    def test_an_image_as_it_should_be(self, tmp_path: Path) -> None:
+        code, text, target = self.run(tmp_path, self.EXPECTED, NCCL_VERSION="2.30")
+        assert (code, text) == (0, "")
+        assert json.loads(target.read_text())["modules"] == ["json", "email.message"]
+
+    @pytest.mark.parametrize(
+        ("expected", "environment", "text"),
+        [
+            ({}, {"DSV41_CACHE_GIB": "16"}, "the image sets DSV41_CACHE_GIB=16"),
+            ({}, {"DSV41_CACHE_GIB": ""}, "DSV41_CACHE_GIB"),
+            ({}, {"NCCL_PROTO": "LL"}, "NCCL_PROTO"),
+            ({}, {"PYTHONPATH": "/x"}, "PYTHONPATH"),
+            ({"absent": ["/"]}, {}, "/ is there"),
+            ({"not_importable": ["json"]}, {}, "the image holds json"),
+            ({"packages": {"pytest": "0.1"}}, {}, "0.1 is wanted"),
+            ({"packages": {"no-such-thing": "1"}}, {}, "not installed"),
+            ({"modules": ["no_such_module"]}, {}, "cannot be imported: ModuleNotFoundError"),
+        ],
+    )
+    def test_each_finding_ends_the_build(
+        self, tmp_path: Path, expected: dict[str, Any], environment: dict[str, str], text: str
+    ) -> None:
+        code, said, target = self.run(tmp_path, self.EXPECTED | expected, **environment)
+        assert code == 1
+        assert text in said
+        assert not target.exists()
