@@ -191,6 +191,8 @@ def remove_leftovers(node: Node) -> None:
         for leftover in _entries(path):
             if leftover.name.startswith(_STAGING):
                 node.disk.remove_tree(leftover)
+            elif leftover.name == f".{FACT}.new":
+                node.disk.remove_file(leftover)
 
 
 def stored(node: Node, detail: Mapping[str, Any]) -> bool:

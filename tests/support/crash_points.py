@@ -19,8 +19,10 @@ from durable_docker import durable
 
 from trispark_node import baseline, cli, fleet_lock, generations, good, pulled, records, rollback
 from trispark_node.disk import Disk
+from trispark_node.fields import Fields
 from trispark_node.layout import Layout
 from trispark_node.node import Node
+from trispark_node.provenance import Fact
 
 DIED = 99
 BENCH_NAME = "trispark-bench"
@@ -143,7 +145,8 @@ class World:
         """What an operator and the next verb can tell of this node; no times, no journal."""
         node, root = self.node(), self.root
         engine: Any = node.docker
-        names = [path.name for place in ("generations", "boots", "run") for path in (root / place).glob("*")]
+        places = ("generations/*", "boots/*", "run/*", "provenance/*/*")
+        names = [path.name for place in places for path in root.glob(place)]
         damaged = generations.damaged(node)
         lock = fleet_lock.show(node)
         return {
@@ -159,11 +162,18 @@ class World:
             "states": sorted(path.name for path in root.glob("engine-state/*")),
             "records": [each.id for each in records.chain(node)],
             "baseline": baseline.show(node),
+            "provenance": {path.parent.name: _proven(path) for path in root.glob("provenance/*/fact.json")},
             "images": sorted(engine.images),
             "pulled": pulled.read(node),
             "lock": None if lock["holder"] is None else lock["holder"]["token"],
             "lost": [(each["token"], each["how"]) for each in lock["losses"]],
         }
+
+
+def _proven(fact: Path) -> dict[str, str]:
+    """The files of what was judged last of an image; not those of before, which a record may name."""
+    found = Fact.parse(Fields(json.loads(fact.read_text()), str(fact)))
+    return {path.name: path.read_text() for path in sorted((fact.parent / found.id).iterdir())}
 
 
 def template(bench: Any, base: Path) -> World:

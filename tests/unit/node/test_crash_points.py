@@ -119,10 +119,7 @@ CASES = {
     "record-append": Case("record-append", lambda _good, _new: record()),
     "provenance-store": Case("provenance-store", lambda _good, _new: proof("one")),
     "provenance-store anew": Case(
-        "provenance-store",
-        lambda _good, _new: proof("two"),
-        (("provenance-store", proof("one")),),
-        third=("provenance",),
+        "provenance-store", lambda _good, _new: proof("two"), (("provenance-store", proof("one")),)
     ),
     "site-set": Case("site-set", a_site()),
     "site-set again": Case("site-set", a_site(keep_boots=3), (("site-set", {"keep_boots": 7}),)),
