@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.slow]
 SIGNER = "builder@lab.example"
 
 
-def attest(lab: Any, *words: str) -> None:
-    argv = [sys.executable, "-m", "trispark", "images", "attest", *words]
+def images(lab: Any, *words: str) -> None:
+    argv = [sys.executable, "-m", "trispark", "images", *words]
     done = subprocess.run(
         argv,
         cwd=lab.root,
@@ -48,7 +48,8 @@ def demanding(serving: Any, tmp_path: Path) -> Iterator[Any]:
     signers.write_text(f'{SIGNER} namespaces="trispark-image@v1" {key.with_suffix(".pub").read_text()}')
     variables.write_text("site_image_signers: test_signers\n")
     try:
-        attest(serving, "lab-engine", "bench", "--key", str(key))
+        images(serving, "build", "lab-engine", "bench")
+        images(serving, "attest", "lab-engine", "bench", "--key", str(key))
         yield serving
     finally:
         variables.unlink()
@@ -62,7 +63,7 @@ def test_what_is_signed_boots_what_is_not_is_refused_and_a_rollback_asks_for_not
     assert booted.rc == 0, booted.output[-4000:]
     boot = lab.inspect("spark0")["Config"]["Labels"]["trispark.boot"]
     record = json.loads(lab.node("spark0", "sh", "-c", f"cat /var/lib/trispark/records/*-{boot}.json"))
-    (fact,) = [each for each in record["provenance"] if each["digest"] == digest]
+    (fact,) = [each for each in record["provenance"] if each["image"].endswith(digest)]
     assert fact["signer"] == SIGNER
     for name in lab.nodes:
         place = f"/var/lib/trispark/provenance/{digest.removeprefix('sha256:')}"

@@ -13,6 +13,8 @@ import docker.errors
 from trispark.errors import TrisparkError
 from trispark.host import Say, alone
 from trispark.images.build import Context, build
+from trispark.images.oci import OciImage
+from trispark.lab.built import describe
 from trispark.lab.engine_api import Engine
 from trispark.lab.layout import LABEL_CONTENT, LABEL_IMAGE, LABEL_ROOT, Paths, root_id
 from trispark.lab.prepare import LOCK_WAIT_S, prepare
@@ -72,6 +74,7 @@ def _built(
     paths: Paths, engine: Engine, prepared: Prepared, wanted: Sequence[str], say: Say, *, cached: bool
 ) -> Iterator[Built]:
     store = blob_store(paths)
+    exported: dict[str, OciImage] = {}
     by_reference = {image.reference: image for image in prepared.images.values()}
     needed = {name for name in wanted} | {
         by_reference[prepared.images[name].base].name for name in wanted if prepared.images[name].base in by_reference
@@ -91,8 +94,13 @@ def _built(
             )
             if name in wanted:
                 made = exported_image(engine, image, store, suffix)
-                digest = digest_of(image.reference) if image.pushed else ""
+                digest = ""
+                if image.pushed:
+                    digest = digest_of(image.reference)
+                    describe(paths, prepared, image, made, store)
+                    exported[name] = made
                 yield Built(name, made.manifest.digest, made.config.digest, digest)
+    store.keep({**store.images(), **exported}, [each.name for each in prepared.images.values() if each.pushed])
 
 
 def _labels(paths: Paths, image: Image) -> dict[str, str]:
