@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from trispark.errors import TrisparkError
+from trispark.host import Say, alone
 from trispark.images.build import BuildEngine, export
 from trispark.images.oci import BlobStore, OciImage
 from trispark.images.registry import Registry
 from trispark.lab.built import describe
 from trispark.lab.images import labels
 from trispark.lab.layout import PUSH_REGISTRY, Paths
-from trispark.lab.prepared import Image, load_prepared
+from trispark.lab.prepared import Image, Prepared, load_prepared
 from trispark.lab.registry import split_reference
+
+STORE_WAIT_S: Final = 600.0
+"""A build without a cache takes a minute, on a busy machine several."""
 
 
 def push(repo: Path, engine: BuildEngine, names: Sequence[str], registry: Registry | None = None) -> dict[str, str]:
@@ -30,8 +36,15 @@ def push(repo: Path, engine: BuildEngine, names: Sequence[str], registry: Regist
             observed=unknown[0],
             remedy="name one of these",
         )
-    target = registry if registry is not None else Registry(PUSH_REGISTRY)
-    store = blob_store(paths)
+    with only_writer(paths, lambda _line: None) as store:
+        return _push(
+            paths, prepared, engine, names, registry if registry is not None else Registry(PUSH_REGISTRY), store
+        )
+
+
+def _push(
+    paths: Paths, prepared: Prepared, engine: BuildEngine, names: Sequence[str], target: Registry, store: BlobStore
+) -> dict[str, str]:
     pushed: dict[str, str] = {}
     exported: list[OciImage] = []
     for name in names:
@@ -50,5 +63,12 @@ def exported_image(engine: BuildEngine, image: Image, store: BlobStore, suffix: 
     return export(engine, image.reference + suffix, store, labels=labels(image))
 
 
-def blob_store(paths: Paths) -> BlobStore:
-    return BlobStore(paths.cache / "oci")
+@contextmanager
+def only_writer(paths: Paths, say: Say) -> Iterator[BlobStore]:
+    """The store of this checkout's images, for one process at a time: who ends removes the blobs of no one.
+
+    Raises TS-LAB-BUSY.
+    """
+    lock = paths.cache / "lock.oci"
+    with alone(lock, error_id="TS-LAB-BUSY", doing="build of images", wait_s=STORE_WAIT_S, say=say):
+        yield BlobStore(paths.cache / "oci")

@@ -11,15 +11,15 @@ from typing import Any, Final
 import docker.errors
 
 from trispark.errors import TrisparkError
-from trispark.host import Say, alone
+from trispark.host import Say
 from trispark.images.build import Context, build
-from trispark.images.oci import OciImage
+from trispark.images.oci import BlobStore, OciImage
 from trispark.lab.built import describe
 from trispark.lab.engine_api import Engine
 from trispark.lab.layout import LABEL_CONTENT, LABEL_IMAGE, LABEL_ROOT, Paths, root_id
-from trispark.lab.prepare import LOCK_WAIT_S, prepare
+from trispark.lab.prepare import prepare
 from trispark.lab.prepared import BUILD_ORDER, Image, Prepared, load_prepared
-from trispark.lab.push import blob_store, exported_image
+from trispark.lab.push import exported_image, only_writer
 from trispark.lab.registry import digest_of
 
 AGAIN: Final = "-again"
@@ -65,15 +65,20 @@ def rebuild(repo: Path, engine: Engine, names: Sequence[str], say: Say, *, cache
             remedy="name one of these",
         )
     wanted = tuple(names) or BUILD_ORDER
-    lock = paths.cache / "lock.rebuild"
-    with alone(lock, error_id="TS-LAB-BUSY", doing="build of images", wait_s=LOCK_WAIT_S, say=say):
-        return list(_built(paths, engine, prepared, wanted, say, cached=cached))
+    with only_writer(paths, say) as store:
+        return list(_built(paths, engine, prepared, wanted, say, store, cached=cached))
 
 
 def _built(
-    paths: Paths, engine: Engine, prepared: Prepared, wanted: Sequence[str], say: Say, *, cached: bool
+    paths: Paths,
+    engine: Engine,
+    prepared: Prepared,
+    wanted: Sequence[str],
+    say: Say,
+    store: BlobStore,
+    *,
+    cached: bool,
 ) -> Iterator[Built]:
-    store = blob_store(paths)
     exported: dict[str, OciImage] = {}
     by_reference = {image.reference: image for image in prepared.images.values()}
     needed = {name for name in wanted} | {
