@@ -45,9 +45,12 @@ def test_a_second_writer_of_the_store_waits_and_then_is_refused(paths: Paths, mo
     """Who ends removes the blobs of no one; those of a push that still goes on would be among them."""
     monkeypatch.setattr(pushing, "STORE_WAIT_S", 0.0)
     said: list[str] = []
-    with pushing.only_writer(paths, said.append), pytest.raises(TrisparkError) as refused:
-        with pushing.only_writer(paths, said.append):
-            pytest.fail("two writers")
+    with (
+        pushing.only_writer(paths, said.append),
+        pytest.raises(TrisparkError) as refused,
+        pushing.only_writer(paths, said.append),
+    ):
+        pytest.fail("two writers")
     assert refused.value.id == "TS-LAB-BUSY"
     assert "build of images" in said[0]
     with pushing.only_writer(paths, said.append) as store:
