@@ -176,3 +176,11 @@ def test_a_broken_part_of_provenance_is_no_missing_one(
     monkeypatch.setattr(rank_chain.importlib, "import_module", lacks)
     with pytest.raises(ModuleNotFoundError):
         made(answers, "x@sha256:" + "1" * 64)
+
+
+def test_the_same_edit_on_every_rank_is_not_the_plan(answers: dict[str, Any]) -> None:
+    for answer in answers.values():
+        answer["damage"] = "changed adapters/hook.py"
+    (step,) = [step for step in made(answers)["steps"] if step["step"] == "adapters_staged"]
+    assert step["problems"] == dict.fromkeys(answers, "not as planned: changed adapters/hook.py")
+    assert not made(answers)["equal"]
