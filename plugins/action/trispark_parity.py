@@ -9,7 +9,6 @@ from trispark.controller_action import ControllerAction
 from trispark.gate_result import failed_line
 from trispark.gates import failed
 from trispark.images.launch_gate import judge_launch
-from trispark.images.rank_chain import lines, make_chain, published, wants_files
 
 
 class ActionModule(ControllerAction):
@@ -43,6 +42,7 @@ def launch(given: dict[str, Any]) -> dict[str, Any]:
 def chain(given: dict[str, Any]) -> dict[str, Any]:
     # Here, because a launch needs neither: a rollback goes on with a tree that cannot be read.
     from trispark.catalog import load_catalog
+    from trispark.images.rank_chain import lines, make_chain, published, wants_files
     from trispark.site import load_site
 
     root = Path(given["root"]).resolve()

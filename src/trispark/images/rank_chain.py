@@ -6,12 +6,13 @@ odd ranks are named with the files and both hashes where they were listed.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from trispark.images.chain import provenance_of
+from trispark.images.demanded import provenance_directory
 from trispark.images.parity import Compared, compare, differ, libraries, trees
 
 Answer = Mapping[str, Any]
@@ -27,8 +28,6 @@ STEPS: Final = (
     "libraries",
     "autotune",
 )
-PROVENANCE: Final = ("trispark.images.chain", "provenance_of")
-"""Module and function that say who built and signed an image: (directory of what is kept, reference) -> JSON."""
 
 
 @dataclass(frozen=True)
@@ -238,18 +237,8 @@ def published(chain: Chain, root: Path) -> dict[str, Any]:
 
 
 def _provenance(root: Path, reference: str | None) -> Mapping[str, Any] | None:
-    """What `PROVENANCE` says of the image; None without such a part."""
-    if reference is None:
-        return None
-    name, function = PROVENANCE
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        return None
-    shown: Callable[[Path, str], Mapping[str, Any]] = getattr(module, function)
-    return shown(root / ".trispark" / "provenance", reference)
+    """What is kept of how the site's image was made and who signed that, or why that cannot be shown."""
+    return None if reference is None else provenance_of(provenance_directory(root), reference)
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:

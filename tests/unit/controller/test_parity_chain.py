@@ -6,13 +6,11 @@ import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from tests.unit.controller.conftest import identity
 
-from trispark.images import rank_chain
 from trispark.images.rank_chain import STEPS, lines, make_chain, published, wants_files
 from trispark.resolve import Resolution
 
@@ -66,7 +64,7 @@ def test_equal_ranks(answers: dict[str, Any], baseline: Resolution) -> None:
     assert second["libraries"] == third["libraries"] == "2 loaded"
     assert first["libraries"] == "3 loaded", "the head serves an API"
     assert first["manifest_digest"] == baseline.image_digest
-    assert found["image"] == {"reference": baseline.resolved["image"], "provenance": None}
+    assert found["image"]["reference"] == baseline.resolved["image"]
     assert json.loads(json.dumps(found)) == found
     assert lines(found)[-1] == "equal on 3 ranks; an engine runs on spark0, spark1, spark2"
     assert not wants_files(answers)
@@ -156,14 +154,14 @@ def test_a_silent_node_is_no_equal_one(answers: dict[str, Any], lost: Any) -> No
     assert "spark1  no answer" in lines(found)
 
 
-def test_provenance_has_its_place(
-    answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch, baseline: Resolution
-) -> None:
-    module = ModuleType("provenance")
-    module.provenance_of = lambda place, image: {"place": str(place), "signed": image}  # type: ignore[attr-defined]
-    monkeypatch.setattr(rank_chain.importlib, "import_module", lambda name: module)
+def test_the_image_s_provenance_is_a_part_of_the_chain(answers: dict[str, Any], baseline: Resolution) -> None:
+    """Here nothing is kept of it, which is said and is no difference between ranks."""
     image = baseline.resolved["image"]
-    assert made(answers, image)["image"]["provenance"] == {"place": ".trispark/provenance", "signed": image}
+    found = made(answers, image)
+    provenance = found["image"]["provenance"]
+    assert (provenance["image"], provenance["digest"]) == (image, baseline.image_digest)
+    assert provenance["problem"]["id"] == "TS-PROVENANCE-NONE"
+    assert found["equal"]
     assert made(answers)["image"]["provenance"] is None
 
 
