@@ -165,17 +165,6 @@ def test_the_image_s_provenance_is_a_part_of_the_chain(answers: dict[str, Any], 
     assert made(answers)["image"]["provenance"] is None
 
 
-def test_a_broken_part_of_provenance_is_no_missing_one(
-    answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lacks(_name: str) -> ModuleType:
-        raise ModuleNotFoundError("no module", name="its.own.import")
-
-    monkeypatch.setattr(rank_chain.importlib, "import_module", lacks)
-    with pytest.raises(ModuleNotFoundError):
-        made(answers, "x@sha256:" + "1" * 64)
-
-
 def test_the_same_edit_on_every_rank_is_not_the_plan(answers: dict[str, Any]) -> None:
     for answer in answers.values():
         answer["damage"] = "changed adapters/hook.py"
