@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from built_images import built
+from built_images import built, make_key
 
 from trispark.errors import TrisparkError
 from trispark.images import image_check, lock_update
@@ -15,7 +15,7 @@ from trispark.images.build_context import _Inputs
 from trispark.images.chain import lines
 from trispark.images.lock_model import TreeEntry
 from trispark.images.provenance import _replace
-from trispark.images.signing import SshKeygen, SshVerifier
+from trispark.images.signing import SshKeygen, SshSigner, SshVerifier
 from trispark.images.tree_hash import tree_hash
 from trispark.images.wheel_cache import WheelCache
 
@@ -125,3 +125,22 @@ def test_a_module_that_ends_the_program_is_found(tmp_path: Path, monkeypatch: py
     monkeypatch.syspath_prepend(str(tmp_path))
     (found,) = image_check.findings({"modules": ["ends_the_look"]}, {})
     assert "SystemExit" in found
+
+
+@pytest.mark.parametrize(
+    ("first", "trusted"),
+    [('git@example namespaces="git"', True), ("*@example", True), ('bob@example namespaces="git"', False)],
+)
+def test_a_key_with_several_lines_is_trusted_by_any_of_them(tmp_path: Path, first: str, trusted: bool) -> None:
+    key = make_key(tmp_path, "k")
+    public = " ".join((tmp_path / "k.pub").read_text().split()[:2])
+    second = f"bob@example {public}\n" if trusted else f'# bob@example {public}\nbob@example namespaces="x" {public}\n'
+    (tmp_path / "signers").write_text(f"{first} {public}\n{second}")
+    signature = SshSigner(key, SshKeygen()).sign(b"m")
+    verifier = SshVerifier(tmp_path / "signers", SshKeygen())
+    if trusted:
+        assert verifier.verify(b"m", signature, "x").signer == "bob@example"
+        return
+    with pytest.raises(TrisparkError) as caught:
+        verifier.verify(b"m", signature, "x")
+    assert caught.value.id == "TS-PROVENANCE-SIGNER"
