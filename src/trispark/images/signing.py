@@ -20,12 +20,15 @@ from typing import Final, Protocol
 
 from trispark.errors import TrisparkError
 from trispark.images.bounded import read_file
+from trispark_node.regular_file import open_regular
 
 NAMESPACE: Final = "trispark-image@v1"
 """What a signature is for: one made for anything else, such as a git commit, proves nothing here."""
 DEADLINE_S: Final = 60.0
 """Of one call; a key in hardware may wait for a touch."""
 SIGNATURE_BYTES: Final = 16384
+MOST_NAMES: Final = 20
+"""Names of one key that are tried."""
 SIGNERS_BYTES: Final = 2**20
 _PASSED_ON: Final = ("PATH", "HOME", "SSH_AUTH_SOCK")
 _ARMOR: Final = re.compile(rb"-----BEGIN SSH SIGNATURE-----\n(.+)\n-----END SSH SIGNATURE-----\n?", re.DOTALL)
@@ -165,24 +168,30 @@ class SshVerifier:
             )
         found = self.tool.run(["-Y", "find-principals", "-s", str(signature), "-f", str(self.signers), *time], message)
         names = [name for name in found.out.decode("utf-8", "replace").splitlines() if name]
-        plain = [name for name in names if not set(name) & set("*?!")]
-        if found.status != 0 or not plain:
+        # find-principals stops at the first line of the key, which may be for another purpose: those of all its lines.
+        names += [name for name in _names_of(signature.read_bytes(), self.signers, where) if name not in names]
+        plain = [name for name in names if not set(name) & set("*?!")][:MOST_NAMES]
+        if not plain:
             raise self._nobody(names, found, where)
-        base = ["-Y", "verify", "-n", NAMESPACE, "-I", plain[0], "-s", str(signature), "-f", str(self.signers), *time]
-        done = self.tool.run(base, message)
-        key = _GOOD.search(done.out.decode("utf-8", "replace"))
+        for name in plain:
+            who = ["-Y", "verify", "-n", NAMESPACE, "-I", name, "-s", str(signature)]
+            base = [*who, "-f", str(self.signers), *time]
+            done = self.tool.run(base, message)
+            key = _GOOD.search(done.out.decode("utf-8", "replace"))
+            if done.status == 0 and key is not None:
+                break
         if done.status != 0 or key is None:
-            raise self._nobody(names, done, where)
+            raise self._nobody(names, found if found.status else done, where)
         if self.revoked is not None and self.tool.run([*base, "-r", str(self.revoked)], message).status != 0:
             raise self._refusal(
                 "TS-PROVENANCE-REVOKED",
                 "the key of the signature was revoked",
                 where,
                 f"a key that is not in {self.revoked}",
-                f"{key[1]} of {plain[0]}",
+                f"{key[1]} of {name}",
                 "build and sign the image again with a key that is trusted",
             )
-        return Signed(plain[0], key[1])
+        return Signed(name, key[1])
 
     def _nobody(self, names: Sequence[str], done: Done, where: str) -> TrisparkError:
         if "expired" in done.err or "not yet valid" in done.err:
@@ -210,7 +219,7 @@ class SshVerifier:
     def _require_files(self) -> None:
         for path in filter(None, (self.signers, self.revoked)):
             try:
-                with path.open("rb") as file:
+                with os.fdopen(open_regular(path), "rb") as file:
                     size = len(file.read(SIGNERS_BYTES + 1))
                 problem = f"more than {SIGNERS_BYTES} bytes" if size > SIGNERS_BYTES else None
             except OSError as error:
@@ -228,6 +237,22 @@ class SshVerifier:
 
 def namespace_of(signature: bytes, where: str) -> str:
     """What an armored SSH signature says it is for. Raises TS-PROVENANCE-SIGNATURE."""
+    return _parts(signature, where)[1]
+
+
+def _names_of(signature: bytes, signers: Path, where: str) -> list[str]:
+    """The principals of every line that has this key; whether they may sign is ssh-keygen's judgement."""
+    key = base64.b64encode(_parts(signature, where)[0]).decode("ascii")
+    found: list[str] = []
+    for line in signers.read_text(encoding="utf-8", errors="replace").splitlines():
+        principals = line.strip()
+        if not principals.startswith(("#", '"')) and key in principals.split():
+            found += [name for name in principals.split()[0].split(",") if name]
+    return found
+
+
+def _parts(signature: bytes, where: str) -> tuple[bytes, str]:
+    """(the public key, the namespace) of an armored SSH signature. Raises TS-PROVENANCE-SIGNATURE."""
     try:
         match = _ARMOR.fullmatch(signature)
         if match is None or len(signature) > SIGNATURE_BYTES:
@@ -238,9 +263,9 @@ def namespace_of(signature: bytes, where: str) -> str:
         version, rest = struct.unpack_from(">I", blob, len(_MAGIC))[0], blob[len(_MAGIC) + 4 :]
         if version != 1:
             raise ValueError(f"version {version}")
-        _, rest = _string(rest)
+        key, rest = _string(rest)
         name, _ = _string(rest)
-        return name.decode("utf-8")
+        return key, name.decode("utf-8")
     except (ValueError, struct.error, binascii.Error) as error:
         raise TrisparkError(
             "TS-PROVENANCE-SIGNATURE",
