@@ -42,7 +42,6 @@ class BuildEngine(Protocol):
 class Context:
     """What an image is built of: `path` holds a Dockerfile, `base` is its argument BASE."""
 
-    name: str
     path: Path
     base: str
 
