@@ -21,6 +21,7 @@ from trispark.images.root_inventory import RootInventory
 from trispark.images.sbom import sbom
 from trispark.images.signing import Signer
 from trispark_node.canonical import sha256_hex
+from trispark_node.provenance_files import SBOM, SIGNATURE, STATEMENT
 
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE: Final = "https://slsa.dev/provenance/v1"
@@ -28,7 +29,6 @@ BUILD_TYPE: Final = "urn:trispark:image-build:v1"
 """What the parameters mean: docs/images.md."""
 BUILDER: Final = "urn:trispark:builder:local"
 """Whoever runs the project's own build on one machine; its signature says who that is."""
-STATEMENT, SBOM, SIGNATURE = "statement.json", "sbom.cdx.json", "statement.json.sig"
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,12 @@ class Attested:
     signature: str | None
 
 
-def statement(image: BuiltImage, sbom_sha256: str | None = None) -> dict[str, Any]:
+def statement(image: BuiltImage, sbom_sha256: str) -> dict[str, Any]:
     """The statement on one image, a function of its arguments and of this version alone.
 
     Subjects are its manifest and its configuration: one is what a node pulls by, the other what Docker calls its id.
-    `sbom_sha256`: 64 hex digits of the file sbom.cdx.json, None where there is none.
+    `sbom_sha256`: 64 hex digits of the file sbom.cdx.json.
     """
-    byproducts = [] if sbom_sha256 is None else [{"name": SBOM, "digest": {"sha256": sbom_sha256}}]
-    details: dict[str, Any] = {"builder": {"id": BUILDER, "version": {"trispark": __version__}}}
-    if byproducts:
-        details["byproducts"] = byproducts
     return {
         "_type": STATEMENT_TYPE,
         "subject": [
@@ -70,7 +66,10 @@ def statement(image: BuiltImage, sbom_sha256: str | None = None) -> dict[str, An
                 "internalParameters": {"context_files": len(image.context)},
                 "resolvedDependencies": _dependencies(image),
             },
-            "runDetails": details,
+            "runDetails": {
+                "builder": {"id": BUILDER, "version": {"trispark": __version__}},
+                "byproducts": [{"name": SBOM, "digest": {"sha256": sbom_sha256}}],
+            },
         },
     }
 

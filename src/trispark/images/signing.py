@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from trispark.errors import TrisparkError
-from trispark.images.bounded import read_file
+from trispark_node.provenance_files import MOST_BYTES, SIGNATURE
 
 NAMESPACE: Final = "trispark-image@v1"
 """What a signature is for: one made for anything else, such as a git commit, proves nothing here."""
 DEADLINE_S: Final = 60.0
 """Of one call; a key in hardware may wait for a touch."""
-SIGNATURE_BYTES: Final = 16384
 SIGNERS_BYTES: Final = 2**20
 _PASSED_ON: Final = ("PATH", "HOME", "SSH_AUTH_SOCK")
 _ARMOR: Final = re.compile(rb"-----BEGIN SSH SIGNATURE-----\n(.+)\n-----END SSH SIGNATURE-----\n?", re.DOTALL)
@@ -230,7 +229,7 @@ def namespace_of(signature: bytes, where: str) -> str:
     """What an armored SSH signature says it is for. Raises TS-PROVENANCE-SIGNATURE."""
     try:
         match = _ARMOR.fullmatch(signature)
-        if match is None or len(signature) > SIGNATURE_BYTES:
+        if match is None or len(signature) > MOST_BYTES[SIGNATURE]:
             raise ValueError("no armored SSH signature")
         blob = base64.b64decode(match[1].replace(b"\n", b""), validate=True)
         if not blob.startswith(_MAGIC):
@@ -264,8 +263,3 @@ def _last(text: str, word: str = "") -> str:
     """The last line that says something, with `word` in it where there is such a one."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("@")]
     return ([line for line in lines if word in line] or lines or ["nothing"])[-1][:200]
-
-
-def read_signature(path: Path) -> bytes:
-    """Raises OSError."""
-    return read_file(path, SIGNATURE_BYTES)
