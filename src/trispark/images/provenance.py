@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from trispark import __version__
 from trispark.canonical import canonical_json
+from trispark.errors import TrisparkError
 from trispark.images.built import BuiltImage
 from trispark.images.root_inventory import RootInventory
 from trispark.images.sbom import sbom
@@ -99,7 +100,7 @@ def _dependencies(image: BuiltImage) -> list[dict[str, Any]]:
 def attest(image: BuiltImage, inventory: RootInventory, signer: Signer | None, directory: Path) -> Attested:
     """Write the files of this image to `directory`/<digest>; they are all there, or those from before are.
 
-    Raises TS-PROVENANCE-KEY and -TOOL where a signature cannot be made, OSError where files cannot be written.
+    Raises TS-PROVENANCE-KEY and -TOOL where a signature cannot be made, -FILE where files cannot be written.
     """
     bill = _text(sbom(image, inventory))
     said = _text(statement(image, sha256_hex(bill)))
@@ -107,7 +108,17 @@ def attest(image: BuiltImage, inventory: RootInventory, signer: Signer | None, d
     if signer is not None:
         files[SIGNATURE] = signer.sign(said)
     target = directory / image.manifest_digest.partition(":")[2]
-    _replace(target, files)
+    try:
+        _replace(target, files)
+    except OSError as error:
+        raise TrisparkError(
+            "TS-PROVENANCE-FILE",
+            "the files of an image's provenance cannot be written",
+            where=str(target),
+            expected="room, and the right to write there",
+            observed=error.strerror or str(error),
+            remedy="make room, then run the same command again",
+        ) from error
     signature = files.get(SIGNATURE)
     return Attested(target, sha256_hex(said), sha256_hex(bill), None if signature is None else sha256_hex(signature))
 

@@ -339,6 +339,12 @@ def test_an_agent_signs_for_a_key_with_a_passphrase(tmp_path):
         os.kill(agent, signal.SIGTERM)
 
 
+def test_where_nothing_can_be_written_it_is_said(tmp_path):
+    (tmp_path / "store").write_text("a file in the place of the directory")
+    error = refused(attest, BUILT, inventory_of(write_root(tmp_path / "root")), None, tmp_path / "store")
+    assert (error.id, error.observed) == ("TS-PROVENANCE-FILE", "File exists")
+
+
 def test_again_with_something_else_replaces_the_whole(store, keys, tmp_path):
     directory, verifier = store
     before = {path.name: path.read_bytes() for path in place(directory).iterdir()}
