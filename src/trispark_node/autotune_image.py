@@ -16,9 +16,10 @@ from trispark_node.canonical import canonical_json
 from trispark_node.errors import AgentError
 from trispark_node.node import Node
 from trispark_node.plain_json import parse_json
-from trispark_node.regular_file import read_regular
+from trispark_node.regular_file import read_bounded
 from trispark_node.spec import Spec
 
+_NOTE_BYTES = 4096
 EMPTY, SAME, OTHER, UNKNOWN = "empty", "same", "other", "unknown"
 
 
@@ -47,16 +48,34 @@ def look(node: Node, spec: Spec) -> dict[str, Any] | None:
     place = directory(node, spec)
     if place is None:
         return None
-    files = sum(len(names) for _, _, names in os.walk(place))
-    made_under = _stamp(node, spec)
+    files = _number(place)
+    damaged, made_under = _stamp(node, spec)
     if not files:
         state = EMPTY
+    elif damaged:
+        state = UNKNOWN
     elif made_under is None:
         # Agents before this one wrote nothing; a boot's record says that the directory was made by one.
         state = SAME if _booted(node, spec.generation) else UNKNOWN
     else:
         state = SAME if made_under == spec.container.image else OTHER
     return {"state": state, "image": spec.container.image, "made_under": made_under, "files": files}
+
+
+def _number(place: Path) -> int:
+    """Files below it; a link counts as one wherever it leads, as does what stands in the directory's own place."""
+    if place.is_symlink() or (place.exists() and not place.is_dir()):
+        return 1
+    found = 0
+    for base, directories, names in os.walk(place, onerror=_raised):
+        found += len(names) + sum((Path(base) / name).is_symlink() for name in directories)
+    return found
+
+
+def _raised(error: OSError) -> None:
+    """A directory that cannot be looked at is not an empty one; one that is not there is."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def require(node: Node, spec: Spec) -> None:
@@ -77,15 +96,18 @@ def require(node: Node, spec: Spec) -> None:
 def clear(node: Node, spec: Spec) -> bool:
     """Remove the tactics; whether there were any."""
     place = directory(node, spec)
-    if place is None or not place.is_dir():
+    if place is None or not (place.is_symlink() or place.exists()):
         return False
-    node.disk.remove_tree(place)
+    if place.is_dir() and not place.is_symlink():
+        node.disk.remove_tree(place)
+    else:
+        node.disk.remove_file(place)
     return True
 
 
 def stamp(node: Node, spec: Spec) -> None:
     """Note for which image the directories of the generation are."""
-    if directory(node, spec) is not None and _stamp(node, spec) != spec.container.image:
+    if directory(node, spec) is not None and _stamp(node, spec) != (False, spec.container.image):
         node.disk.replace(_path(node, spec), canonical_json({"image": spec.container.image}) + b"\n")
 
 
@@ -94,11 +116,14 @@ def _path(node: Node, spec: Spec) -> Path:
     return node.layout.engine_state(spec.generation) / "image.json"
 
 
-def _stamp(node: Node, spec: Spec) -> str | None:
+def _stamp(node: Node, spec: Spec) -> tuple[bool, str | None]:
+    """(whether there is a note that cannot be read, the image that it names)."""
     try:
-        return str(parse_json(read_regular(_path(node, spec)))["image"])
+        return False, str(parse_json(read_bounded(_path(node, spec), _NOTE_BYTES))["image"])
+    except FileNotFoundError:
+        return False, None
     except (OSError, ValueError, LookupError, TypeError):
-        return None
+        return True, None
 
 
 def _booted(node: Node, generation: str) -> bool:

@@ -13,17 +13,22 @@ import os
 import re
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
 
 from trispark_node.errors import AgentError
 from trispark_node.plain_json import parse_json
 from trispark_node.registry import MAX_BYTES
+from trispark_node.regular_file import open_regular
+from trispark_node.tar_members import members, open_tar
 
 HOST = re.compile(r"127\.0\.0\.1:(?P<port>[1-9][0-9]{3,4})/(?P<name>[a-z0-9][a-z0-9._/-]*)")
 _BLOB = re.compile(r"(?:\./)?blobs/sha256/(?P<hex>[0-9a-f]{64})")
 _PATH = re.compile(r"/v2/(?P<name>[^?]+)/(?P<kind>manifests|blobs)/(?P<digest>sha256:[0-9a-f]{64})")
+_TYPE = re.compile(r"application/[a-z0-9.+-]{1,100}")
 _PIECE = 2**20
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
@@ -35,19 +40,21 @@ class Archive:
         """Raises TS-AGENT-IMAGE-ARCHIVE."""
         self.path = path
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptor = open_regular(Path(path))
         except OSError as error:
             raise self.refusal("an OCI layout in a tar that can be read", error.strerror or str(error)) from error
         try:
-            with os.fdopen(os.dup(self._descriptor), "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
-                found = [(_BLOB.fullmatch(each.name), each) for each in tar if each.isfile()]
+            with os.fdopen(os.dup(self._descriptor), "rb") as file, open_tar(file) as tar:
+                found = [(_BLOB.fullmatch(each.name), each) for each in members(tar) if each.isfile()]
         except (OSError, tarfile.TarError) as error:
             self.close()
             raise self.refusal("a whole tar without compression", str(error)) from error
         self._places = {f"sha256:{match['hex']}": (each.offset_data, each.size) for match, each in found if match}
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        """Who still reads gets an error, and not the file that has this number next."""
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
 
     def refusal(self, expected: str, observed: str) -> AgentError:
         """TS-AGENT-IMAGE-ARCHIVE."""
@@ -80,11 +87,14 @@ class Archive:
             raise FileNotFoundError(2, "no such blob", digest)
         return b"".join(self.pieces(digest))
 
-    def verify(self, digests: tuple[str, ...]) -> None:
-        """Hash these blobs. Raises TS-AGENT-IMAGE-ARCHIVE for the first that lacks or is another one."""
-        for digest in digests:
+    def verify(self, layers: Mapping[str, int]) -> None:
+        """Hash these blobs, {digest: bytes that the manifest states}. Raises TS-AGENT-IMAGE-ARCHIVE for the first that
+        lacks or is another one."""
+        for digest, size in layers.items():
             if self.size(digest) is None:
                 raise self.refusal(f"the layer {digest}", "no such blob")
+            if self.size(digest) != size:
+                raise self.refusal(f"the layer {digest} of {size} bytes", f"{self.size(digest)} bytes")
             found = hashlib.sha256()
             for piece in self.pieces(digest):
                 found.update(piece)
@@ -114,8 +124,12 @@ def served(archive: Archive, repository: str) -> Iterator[None]:
                 kind = _media_type(b"".join(archive.pieces(asked["digest"])))
             self._begin(200, kind, size, asked["digest"])
             if self.command == "GET":
+                sent = 0
                 for piece in archive.pieces(asked["digest"]):
                     self.wfile.write(piece)
+                    sent += len(piece)
+                # A file that was cut off meanwhile: who waits for the rest would wait for ever.
+                self.close_connection = self.close_connection or sent < size
             return None
 
         do_HEAD = do_GET
@@ -131,8 +145,12 @@ def served(archive: Archive, repository: str) -> Iterator[None]:
         def log_message(self, *_arguments: object) -> None:
             return None
 
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """An Engine that hangs up says itself why; a traceback would say nothing of it."""
+
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", int(match["port"])), Handler)
+        server = Server(("127.0.0.1", int(match["port"])), Handler)
     except (OSError, OverflowError) as error:
         raise AgentError(
             "TS-AGENT-IMAGE-PORT",
@@ -153,7 +171,9 @@ def served(archive: Archive, repository: str) -> Iterator[None]:
 
 
 def _media_type(manifest: bytes) -> str:
+    """As it says itself; it goes into a header, so nothing but what can be a type."""
     try:
-        return str(parse_json(manifest)["mediaType"])
+        said = parse_json(manifest)["mediaType"]
     except (ValueError, KeyError, TypeError):
         return _MANIFEST
+    return said if isinstance(said, str) and _TYPE.fullmatch(said) else _MANIFEST

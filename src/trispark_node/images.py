@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -168,10 +168,11 @@ def _source(node: Node, request: ImageRequest) -> Iterator[tuple[RegistryReader,
 
 @dataclass(frozen=True)
 class _Expected:
-    """`size`: bytes that the pull will bring, None where the registry does not say; `blobs`: digests of the layers."""
+    """`size`: bytes that the pull will bring, None where the registry does not say; `blobs`: {digest: bytes} of the
+    layers."""
 
     size: int | None
-    blobs: tuple[str, ...]
+    blobs: Mapping[str, int]
 
 
 def _look_first(node: Node, request: ImageRequest, reader: RegistryReader) -> _Expected:
@@ -188,7 +189,7 @@ def _look_first(node: Node, request: ImageRequest, reader: RegistryReader) -> _E
     if storage.free_bytes < needed:
         said = "" if size is None else f", {size} bytes of them to pull, unpacked about twice as many"
         raise _no_room(request, storage.root, f"{needed} bytes free{said}", f"{storage.free_bytes} bytes free")
-    return _Expected(size, () if remote is None else tuple(layer.digest for layer in remote.layers))
+    return _Expected(size, {} if remote is None else {layer.digest: layer.size for layer in remote.layers})
 
 
 def _no_room(request: ImageRequest, where: str, expected: str, observed: str) -> AgentError:

@@ -43,12 +43,16 @@ class ParityRequest:
 
 
 def parity(node: Node, request: ParityRequest) -> dict[str, Any]:
-    """{"generation", "staged", "image", "storage_driver", "autotune", "running"}; null for what is not there."""
+    """{"generation", "staged", "damage", "image", "storage_driver", "autotune", "running"}; null for what is not there.
+
+    `damage`: how the generation on the disk differs from its plan, in words: ranks can be equal and all wrong."""
     generation = request.generation or generations.current(node)
     spec = None if generation is None else _spec(node, generation)
+    staged = None if generation is None else _staged(node, generation)
     return {
         "generation": generation,
-        "staged": None if generation is None else _staged(node, generation),
+        "staged": staged,
+        "damage": None if generation is None or staged is None else generations.damage(node, generation),
         "image": None if spec is None else _image(node, spec.container.image),
         "storage_driver": node.docker.server()["storage_driver"],
         "autotune": None if spec is None else autotune_image.look(node, spec),

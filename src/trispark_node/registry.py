@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +23,8 @@ ACCEPT = ", ".join((*_INDEX, *_MANIFEST))
 MAX_BYTES = 8 * 2**20
 """Of a manifest or a configuration."""
 TIMEOUT_S = 10.0
+ANSWER_S = 60.0
+"""For a whole answer."""
 HUB = "docker.io"
 HUB_API = "registry-1.docker.io"
 
@@ -40,9 +43,21 @@ class UrllibReader:
     def get(self, url: str, accept: str, timeout_s: float) -> bytes:
         try:
             with self._opener.open(urllib.request.Request(url, headers={"Accept": accept}), timeout=timeout_s) as body:
-                return bytes(body.read(MAX_BYTES + 1))
+                return _read_within(body.read1, ANSWER_S)
         except http.client.HTTPException as error:
             raise ConnectionError(f"no HTTP answer: {error!r}") from error
+
+
+def _read_within(read: Callable[[int], bytes], seconds: float) -> bytes:
+    """Not more than MAX_BYTES and one. A peer that sends a byte now and then never runs into a socket's timeout."""
+    end = time.monotonic() + seconds
+    pieces, size = [], 0
+    while size <= MAX_BYTES and (piece := read(MAX_BYTES + 1 - size)):
+        pieces.append(piece)
+        size += len(piece)
+        if time.monotonic() >= end:
+            raise TimeoutError(f"no whole answer within {seconds:g} s")
+    return b"".join(pieces)
 
 
 @dataclass(frozen=True)
@@ -85,7 +100,7 @@ def look(reader: RegistryReader, reference: str, platform: str) -> Remote | None
         try:
             manifest = _content(reader, f"{base}/manifests/{digest}", digest)
             return _read(reader, base, manifest, platform)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             continue
     return None
 
@@ -124,7 +139,9 @@ def _read(reader: RegistryReader, base: str, manifest: Mapping[str, Any], platfo
     config = str(manifest["config"]["digest"])
     described = _content(reader, f"{base}/blobs/{config}", config)
     diff_ids = [str(each) for each in described["rootfs"]["diff_ids"]]
-    packed = [(int(layer["size"]), str(layer["digest"])) for layer in manifest["layers"]]
+    packed = [(layer["size"], str(layer["digest"])) for layer in manifest["layers"]]
+    if any(type(size) is not int for size, _ in packed):
+        raise ValueError("a layer whose size is no whole number")
     if len(diff_ids) != len(packed) or min(packed, default=(0, ""))[0] < 0:
         raise ValueError("layers that do not fit the configuration")
     own = _platform(described)

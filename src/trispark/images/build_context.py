@@ -249,7 +249,8 @@ class _Inputs:
         target = self._folder / "tree" / name
         if not source.is_dir():
             raise _copy_error(name, f"./trispark images lock --update {name} --from DIR keeps one")
-        shutil.copytree(source, target, symlinks=True)
+        # `.git` is in no hash (tree_hash), so it comes into no image.
+        shutil.copytree(source, target, symlinks=True, ignore=_git)
         _require(name, str(entry.sha256), tree_hash(target))
 
     def _file(self, name: str, entry: FileEntry) -> None:
@@ -271,6 +272,10 @@ class _Inputs:
         shutil.copyfile(source, target)
         _require(name, str(entry.sha256), sha256_of(target))
         return file
+
+
+def _git(folder: str, names: list[str]) -> set[str]:
+    return {name for name in names if name == ".git" and not (Path(folder) / name).is_symlink()}
 
 
 def _require(name: str, expected: str, observed: str) -> None:

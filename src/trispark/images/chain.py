@@ -84,7 +84,12 @@ def provenance_of(directory: Path, image: str, verifier: Verifier | None = None)
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """For a person."""
+    """For a person. What a statement says stays in its line: a line feed in it could otherwise say `verified`."""
+    for line in _lines(found):
+        yield "".join(each if each.isprintable() else "?" for each in line)
+
+
+def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     fact = found["fact"]
     yield f"image      {found['image']}"
     yield f"config     {found['config_digest']}, {found['architecture']}"

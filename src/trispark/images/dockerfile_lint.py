@@ -20,9 +20,11 @@ _COMMENT: Final = re.compile(r"(?:^|\s)#.*")
 _PIP: Final = re.compile(r"\bpip[0-9.]*[\"']?\s+(?:-\S+\s+)*(?:install|download|wheel)\b")
 _APT: Final = re.compile(r"\b(?:apt-get|apt|aptitude)\s+(?:-\S+(?:\s+[A-Z]\S*=\S*)?\s+)*install\b(.*)", re.DOTALL)
 _OTHER: Final = re.compile(
-    r"\b(?:conda|mamba|npm|yarn|gem|cargo|go|apk|dnf|yum|microdnf|zypper|pacman)\s+(?:-\S+\s+)*(?:install|add|get|ci)\b"
+    r"\b(?:conda|mamba|npm|yarn|gem|cargo|go|apk|dnf|yum|microdnf|zypper|pacman|pipx|poetry|uv|uv\s+tool)"
+    r"\s+(?:-\S+\s+)*(?:install|add|get|ci|sync)\b"
+    r"|\b(?:apt-get|apt|aptitude)\s+(?:-\S+\s+)*(?:upgrade|dist-upgrade|full-upgrade)\b"
 )
-_FETCH: Final = re.compile(r"(?:^|[\s(\"'])(?:curl|wget|aria2c)\s")
+_FETCH: Final = re.compile(r"(?:^|[\s(\"'`;&|/])(?:curl|wget|aria2c)\s")
 _CLONE: Final = re.compile(r"\bgit\s+(?:-\S+\s+)*(?:clone|fetch|pull|submodule)\b")
 _CHECKED: Final = re.compile(r"\bsha(?:256|512)sum\s+(?:\S+\s+)*?(?:-\w*c\w*|--check)\b")
 _COMMIT: Final = re.compile(r"\b[0-9a-f]{40}\b")
@@ -112,6 +114,19 @@ def _base_without_digest(file: Dockerfile, expected: Expected) -> Iterator[Line]
             source = option.removeprefix("--from=")
             if option.startswith("--from=") and source.lower() not in names and not DIGEST.fullmatch(source):
                 yield each.line, f"{source} is no stage and has no digest"
+
+
+def _image_by_mount(file: Dockerfile, expected: Expected) -> Iterator[Line]:
+    """`RUN --mount=from=...` brings an image as a base does; ONBUILD runs in builds that no rule sees."""
+    names = {"scratch", *(stage.name for stage in file.stages)}
+    for each in file.instructions:
+        for option in each.options if each.name == "RUN" else ():
+            for part in option.removeprefix("--mount=").split(",") if option.startswith("--mount=") else ():
+                source = part.removeprefix("from=")
+                if part.startswith("from=") and source.lower() not in names and not DIGEST.fullmatch(source):
+                    yield each.line, f"{source} is no stage and has no digest"
+        if each.name == "ONBUILD":
+            yield each.line, "ONBUILD runs in other builds"
 
 
 def _moving_tag(file: Dockerfile, expected: Expected) -> Iterator[Line]:
@@ -274,6 +289,7 @@ def _run(each: Instruction) -> str:
 
 RULES: Final[Mapping[str, Rule]] = {
     "base-without-digest": _base_without_digest,
+    "image-by-mount": _image_by_mount,
     "moving-tag": _moving_tag,
     "frontend-without-digest": _frontend,
     "pip-without-hashes": _pip_without_hashes,

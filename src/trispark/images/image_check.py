@@ -64,7 +64,7 @@ def _imports(modules: list[str]) -> Iterator[str]:
     for name in modules:
         try:
             importlib.import_module(name)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # one that ends the program would end the look, with status 0
             yield f"{name} cannot be imported: {type(error).__name__}: {error}"
 
 

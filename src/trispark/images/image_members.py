@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import urllib.error
 import urllib.parse
@@ -14,11 +13,13 @@ from http.client import HTTPException
 from typing import Any, Final
 
 from trispark.errors import TrisparkError
-from trispark.images.package_index import Http, Stream
+from trispark.images.package_index import Http, Stream, read_answer
+from trispark_node.plain_json import parse_json
 from trispark_node.registry import ACCEPT, HUB, HUB_API
 
 LARGEST: Final = 4 * 2**20
 _LOCAL: Final = re.compile(r"(localhost|127\.[0-9.]+|\[::1\])(:[0-9]+)?")
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _CHALLENGE: Final = re.compile(r'([a-z]+)="([^"]*)"')
 
 
@@ -48,12 +49,15 @@ class ImageMembers:
         listed = self._json(repository, index)
         if "manifests" not in listed:  # the digest is that of a single manifest
             return Member(index, _config(listed))
-        for each in listed["manifests"]:
-            platform = each.get("platform", {})
-            if platform.get("os") == "linux" and platform.get("architecture") == architecture:
-                digest = str(each["digest"])
-                return Member(digest, _config(self._json(repository, digest)))
-        return None
+        try:
+            found = [str(each["digest"]) for each in listed["manifests"] if _is_for(each, architecture)]
+        except (TypeError, AttributeError, KeyError):
+            raise RegistryUnreachable("its answer is no index") from None
+        if not found:
+            return None
+        if _DIGEST.fullmatch(found[0]) is None:
+            raise RegistryUnreachable("its index names a member by something else than a digest")
+        return Member(found[0], _config(self._json(repository, found[0])))
 
     def _json(self, repository: str, digest: str) -> dict[str, Any]:
         host, _, name = repository.partition("/")
@@ -72,7 +76,7 @@ class ImageMembers:
                 remedy="do not use that registry",
             )
         try:
-            value = json.loads(body)
+            value = parse_json(body)
         except ValueError:
             raise RegistryUnreachable("its answer is not JSON") from None
         if not isinstance(value, dict):
@@ -91,29 +95,31 @@ class ImageMembers:
                 return _body(self._http.get(url, {**accept, "Authorization": f"Bearer {token}"}))
         except urllib.error.HTTPError as error:
             raise RegistryUnreachable(f"status {error.code}") from None
-        except (OSError, HTTPException, ValueError, KeyError) as error:
+        except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
             reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
             raise RegistryUnreachable(str(reason)) from None
 
     def _token(self, headers: Message[str, str]) -> str:
         asked = dict(_CHALLENGE.findall(headers.get("WWW-Authenticate", "")))
         query = urllib.parse.urlencode({key: asked[key] for key in ("service", "scope") if key in asked})
-        answer = json.loads(_body(self._http.get(f"{asked['realm']}?{query}", {})))
+        answer = parse_json(_body(self._http.get(f"{asked['realm']}?{query}", {})))
         return str(answer.get("token") or answer["access_token"])
 
 
 def _body(stream: Stream) -> bytes:
-    try:
-        body = stream.read(LARGEST + 1)
-    finally:
-        stream.close()
-    if len(body) > LARGEST:
-        raise ValueError("an answer that is too large")
-    return body
+    return read_answer(stream, LARGEST)
+
+
+def _is_for(entry: Mapping[str, Any], architecture: str) -> bool:
+    platform = entry.get("platform") or {}
+    return platform.get("os") == "linux" and platform.get("architecture") == architecture
 
 
 def _config(manifest: Mapping[str, Any]) -> str:
     try:
-        return str(manifest["config"]["digest"])
+        digest = str(manifest["config"]["digest"])
     except (KeyError, TypeError):
-        raise RegistryUnreachable("its answer is no manifest") from None
+        digest = ""
+    if _DIGEST.fullmatch(digest) is None:
+        raise RegistryUnreachable("its answer is no manifest")
+    return digest

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
 from trispark.errors import TrisparkError
+from trispark_node.tar_members import members, open_tar
 
 EPOCH: Final = 1_795_000_000
 """2026-11-18, in seconds since 1970. Times after it become it: they are of a build. Those before it are of packages,
@@ -53,11 +55,11 @@ def write_layer(source: BinaryIO, target: BinaryIO) -> Layer:
     hashing = _Hashing(target)
     try:
         with (
-            tarfile.open(fileobj=source, mode="r:") as found,
+            open_tar(source) as found,
             # The types of tarfile want a whole file; it writes and asks for the place alone.
             tarfile.open(fileobj=hashing, mode="w:", format=tarfile.PAX_FORMAT, errors="surrogateescape") as written,  # type: ignore[call-overload]
         ):
-            for member, content in _in_order(found.getmembers()):
+            for member, content in _in_order(list(members(found))):
                 data = found.extractfile(content) if member.isreg() else None
                 written.addfile(member, data)
     except (tarfile.TarError, UnicodeError) as error:
@@ -106,6 +108,8 @@ def _header(name: str, member: tarfile.TarInfo) -> tarfile.TarInfo:
         setattr(header, field, getattr(member, field))
     header.size = member.size if member.isreg() else 0
     header.type = tarfile.REGTYPE if member.isreg() else member.type
+    if not math.isfinite(member.mtime):
+        raise tarfile.ReadError(f"{name}: a time that is none")
     header.mtime = min(int(member.mtime), EPOCH)
     header.pax_headers = {key: value for key, value in member.pax_headers.items() if key == KEPT_PAX}
     return header

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,20 +170,34 @@ def _file(name: str, declared: FileInput, sources: Sources, given: Path | None) 
         return {}
     if not given.is_file():
         raise _source_error(name, "a file after --from", "no such file")
-    kept = sources.copies / name
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(given, kept)
-    return {"sha256": sha256_of(kept)}
+    with _kept(sources.copies / name, given) as copy:
+        shutil.copyfile(given, copy)
+        return {"sha256": sha256_of(copy)}
 
 
 def _kept_tree(given: Path, kept: Path) -> str:
     if not given.is_dir():
         raise _source_error(kept.name, "a directory after --from", "no such directory")
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    if kept.exists():
-        shutil.rmtree(kept)
-    shutil.copytree(given, kept, symlinks=True, ignore=shutil.ignore_patterns(".git"))
-    return tree_hash(kept)
+    with _kept(kept, given) as copy:
+        shutil.copytree(given, copy, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+        return tree_hash(copy)
+
+
+@contextmanager
+def _kept(place: Path, given: Path) -> Iterator[Path]:
+    """Where to put a copy that takes its place when it is whole and has its hash; `given` may be what is kept already.
+
+    Raises TS-IMAGES-SOURCE where it cannot be copied.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent) as scratch:
+        try:
+            yield Path(scratch) / "new"
+            if place.is_symlink() or place.exists():
+                place.rename(Path(scratch) / "old")
+            (Path(scratch) / "new").rename(place)
+        except OSError as error:
+            raise _source_error(str(given), "files that can be copied", str(error)[:200]) from None
 
 
 def _deb(declared: DebInput, sources: Sources) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import hashlib
 import json
 import tarfile
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any, Final
 from trispark.errors import TrisparkError
 from trispark.images.layers import EPOCH, Layer, write_layer
 from trispark_node.canonical import canonical_json
+from trispark_node.plain_json import parse_json
+from trispark_node.tar_members import members, open_tar
 
 MANIFEST_TYPE: Final = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE: Final = "application/vnd.oci.image.config.v1+json"
@@ -66,18 +69,30 @@ class BlobStore:
     def add_bytes(self, media_type: str, data: bytes) -> Descriptor:
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         self._blobs.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=self._blobs, prefix=".partial-", delete=False) as partial:
+        with self._partial() as partial:
             partial.write(data)
-        Path(partial.name).replace(self.path(digest))
+            partial.flush()
+            Path(partial.name).replace(self.path(digest))
         return Descriptor(media_type, digest, len(data))
 
     def add_layer(self, source: Any) -> Layer:
         """Write the layer of a tar; a killed writer leaves a partial file that `prune` removes."""
         self._blobs.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=self._blobs, prefix=".partial-", delete=False) as partial:
-            layer = write_layer(source, partial)  # type: ignore[arg-type]
-        Path(partial.name).replace(self.path(layer.digest))
+        with self._partial() as partial:
+            layer = write_layer(source, partial)
+            partial.flush()
+            Path(partial.name).replace(self.path(layer.digest))
         return layer
+
+    @contextmanager
+    def _partial(self) -> Iterator[Any]:
+        """A file without its name yet. It does not stay where writing failed: a full disk would stay full."""
+        with tempfile.NamedTemporaryFile(dir=self._blobs, prefix=".partial-", delete=False) as partial:
+            try:
+                yield partial
+            except BaseException:
+                Path(partial.name).unlink(missing_ok=True)
+                raise
 
     def known_layers(self) -> dict[str, Layer]:
         """{an Engine's id of a layer's content: the layer here}, of those whose blobs are whole."""
@@ -140,15 +155,11 @@ def from_engine(archive: Path, store: BlobStore, *, labels: Mapping[str, str]) -
     Whatever says where and when it was built is left out: times, history, the Engine's version, labels of the build.
     Raises TS-IMAGES-ARCHIVE when the archive is not of one image.
     """
-    with tarfile.open(archive, mode="r:") as saved:
-        listed = _json_of(saved, "manifest.json")
-        if not isinstance(listed, list) or len(listed) != 1:
-            raise _no_archive(archive, "not exactly one image")
-        built = _json_of(saved, str(listed[0]["Config"]))
-        known = store.known_layers()
-        layers: dict[str, Layer] = {}
-        for member, content in zip(listed[0]["Layers"], built["rootfs"]["diff_ids"], strict=True):
-            layers[content] = known.get(content) or _add(saved, str(member), store)
+    try:
+        with archive.open("rb") as file, open_tar(file) as saved:
+            built, known, layers = _layers_of(saved, store)
+    except (tarfile.TarError, KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+        raise _no_archive(archive, " ".join(f"{type(error).__name__}: {error}".split())[:200]) from None
     store.know_layers({**known, **layers})
     ordered = [layers[content] for content in built["rootfs"]["diff_ids"]]
     config = store.add_bytes(CONFIG_TYPE, canonical_json(_config(built, ordered, labels)))
@@ -160,6 +171,21 @@ def from_engine(archive: Path, store: BlobStore, *, labels: Mapping[str, str]) -
         "layers": [each.as_dict() for each in descriptors],
     }
     return OciImage(store.add_bytes(MANIFEST_TYPE, canonical_json(manifest)), config, descriptors)
+
+
+def _layers_of(saved: tarfile.TarFile, store: BlobStore) -> tuple[dict[str, Any], dict[str, Layer], dict[str, Layer]]:
+    """(configuration, layers that the store knew, layers of the image); layers by the Engine's id of their content."""
+    for _ in members(saved):  # all headers, so that looking for a name finds nothing new
+        pass
+    listed = _json_of(saved, "manifest.json")
+    if not isinstance(listed, list) or len(listed) != 1:
+        raise _no_archive(Path(str(saved.name)), "not exactly one image")
+    built: dict[str, Any] = _json_of(saved, str(listed[0]["Config"]))
+    known = store.known_layers()
+    layers: dict[str, Layer] = {}
+    for member, content in zip(listed[0]["Layers"], built["rootfs"]["diff_ids"], strict=True):
+        layers[content] = known.get(content) or _add(saved, str(member), store)
+    return built, known, layers
 
 
 def _config(built: dict[str, Any], layers: list[Layer], labels: Mapping[str, str]) -> dict[str, Any]:
@@ -190,7 +216,7 @@ def _json_of(saved: tarfile.TarFile, name: str) -> Any:
         data = saved.extractfile(name)
         if data is None:
             raise KeyError(name)
-        return json.load(data)
+        return parse_json(data.read())
     except (KeyError, ValueError) as error:
         raise _no_archive(Path(str(saved.name)), f"no {name} that can be read") from error
 

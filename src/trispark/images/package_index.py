@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ast
 import base64
-import json
 import re
 import ssl
 import sys
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -26,11 +26,15 @@ from typing import Any, Final, Protocol
 from trispark.errors import TrisparkError
 from trispark.host.machine import LocalMachine, Machine
 from trispark.images.lock_model import MACHINES, WheelInput
+from trispark_node.plain_json import parse_json
 
 DEFAULT: Final = "https://pypi.org/simple"
 ACCEPT: Final = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 ANSWER_S: Final = 60.0
 PIP_S: Final = 60.0
+WHOLE_S: Final = 300.0
+"""Of a whole answer that is no wheel."""
+PIECE: Final = 2**20
 LARGEST_PAGE: Final = 64 * 2**20
 _HASH: Final = re.compile(r"sha256=([0-9a-f]{64})")
 
@@ -61,8 +65,49 @@ class UrllibHttp:
         self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _SameHostLogin())
 
     def get(self, url: str, headers: Mapping[str, str]) -> Stream:
-        stream: Stream = self._opener.open(urllib.request.Request(url, headers=dict(headers)), timeout=self._timeout_s)
-        return stream
+        """An address comes from the peer at times: of a file of this machine, or of no form, it is an OSError."""
+        try:
+            if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+                raise ValueError("it is neither http nor https")
+            stream: Stream = self._opener.open(
+                urllib.request.Request(url, headers=dict(headers)), timeout=self._timeout_s
+            )
+        except ValueError as error:
+            raise OSError(f"an address that cannot be used: {error}") from None
+        return _InParts(stream)
+
+
+class _InParts:
+    """A stream that gives what has come, so that whoever reads can look at the clock in between: a peer that sends a
+    byte now and then never runs into a timeout."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.status: int = stream.status
+        self.headers = stream.headers
+
+    def read(self, amount: int = -1, /) -> bytes:
+        return bytes(self._stream.read1(amount))
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def read_answer(stream: Stream, most: int, seconds: float = WHOLE_S) -> bytes:
+    """All of it, and its end. Raises OSError: for more than `most` bytes, or when it takes longer than `seconds`."""
+    end = time.monotonic() + seconds
+    pieces, size = [], 0
+    try:
+        while piece := stream.read(min(PIECE, most + 1 - size)):
+            pieces.append(piece)
+            size += len(piece)
+            if size > most:
+                raise OSError(f"more than {most} bytes")
+            if time.monotonic() >= end:
+                raise TimeoutError(f"no whole answer within {seconds:g} s")
+    finally:
+        stream.close()
+    return b"".join(pieces)
 
 
 class _SameHostLogin(urllib.request.HTTPRedirectHandler):
@@ -131,23 +176,19 @@ class PackageIndex:
         login = {} if self._login is None else {"Authorization": self._login}
         try:
             answer = self.http.get(page, {"Accept": ACCEPT, **login})
-            try:
-                body, kind = answer.read(LARGEST_PAGE + 1), str(answer.headers.get("Content-Type", ""))
-            finally:
-                answer.close()
+            kind = str(answer.headers.get("Content-Type", ""))
+            body = read_answer(answer, LARGEST_PAGE)
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return ()
             raise _index_error(f"status {error.code} for {project}", "an answer") from None
         except (OSError, HTTPException, ValueError) as error:
             raise _index_error(f"{project}: {_reason(error)}", "an answer") from None
-        if len(body) > LARGEST_PAGE:
-            raise _index_error(f"{project}: more than {LARGEST_PAGE} bytes", "a page of a project")
         try:
             listed = _of_json(body) if "json" in kind else _of_html(body)
+            return tuple(self._file(page, *each) for each in listed)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise _index_error(f"{project}: an answer of another form", "the simple API of pip") from None
-        return tuple(self._file(page, *each) for each in listed)
 
     def _file(self, page: str, name: str, href: str, sha256: str | None, size: int | None) -> IndexFile:
         url = urllib.parse.urldefrag(urllib.parse.urljoin(page, href)).url
@@ -176,7 +217,7 @@ Listed = tuple[str, str, str | None, int | None]
 
 
 def _of_json(body: bytes) -> list[Listed]:
-    files = json.loads(body)["files"]
+    files = parse_json(body)["files"]
     return [
         (str(f["filename"]), str(f["url"]), _sha256(f["hashes"].get("sha256")), _size(f.get("size"))) for f in files
     ]

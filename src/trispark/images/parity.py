@@ -5,6 +5,7 @@ A file is known by its path and a text: its sha256, or what stands in its place.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -121,6 +122,8 @@ def against(planned: Files, files: Mapping[int, Files], nodes: Mapping[int, str]
 Identity = Mapping[str, Any]
 """What the agent says of a running container (trispark_node.parity.inside)."""
 TREES: Final = ("source", "adapters")
+NO_FILES: Final = hashlib.sha256(b"").hexdigest()
+"""The hash of a tree in which nothing is."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,9 @@ def trees(name: str, identities: Mapping[int, Identity], nodes: Mapping[int, str
     problems = {
         rank: str(each.get("problem") or "it was not read") for rank, each in found.items() if hashes[rank] is None
     }
+    if name == "source":
+        # Nothing is equal to nothing on every rank; what runs has sources.
+        problems |= {rank: "no file is there" for rank in nodes if hashes[rank] == NO_FILES}
     listed = {rank: each["listed"] for rank, each in found.items() if isinstance(each.get("listed"), Mapping)}
     if len(listed) == len(nodes):
         compared = compare(listed, nodes)

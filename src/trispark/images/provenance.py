@@ -8,8 +8,10 @@ Files, below a directory of the manifest's digest (64 hex digits, without `sha25
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +32,7 @@ BUILD_TYPE: Final = "urn:trispark:image-build:v1"
 """What the parameters mean: docs/images.md."""
 BUILDER: Final = "urn:trispark:builder:local"
 """Whoever runs the project's own build on one machine; its signature says who that is."""
+ATTEMPTS: Final = 20
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,14 @@ def _replace(target: Path, files: Mapping[str, bytes]) -> None:
         made.mkdir()
         for name, content in files.items():
             (made / name).write_bytes(content)
-        if target.is_symlink() or target.exists():
-            target.rename(Path(scratch) / "replaced")
-        made.rename(target)
+        for attempt in range(ATTEMPTS):
+            with suppress(FileNotFoundError):
+                target.rename(Path(scratch) / f"replaced-{attempt}")
+            try:
+                made.rename(target)
+            except OSError as error:
+                # Somebody else put theirs there in between; the last one stays, as it would after one another.
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR) or attempt == ATTEMPTS - 1:
+                    raise
+            else:
+                return

@@ -171,6 +171,9 @@ def _staged(seen: Mapping[int, Answer], names: Mapping[int, str]) -> Step:
     compared = compare({rank: _listed(each, "staged") for rank, each in seen.items()}, names)
     values = {rank: (each.get("staged") or {}).get("hash") for rank, each in seen.items()}
     problems = _odd(compared, names)
+    # Equal on all ranks is not enough: the same edit on every node is no plan's.
+    damaged = {rank: str(each["damage"]) for rank, each in seen.items() if each.get("damage")}
+    problems |= {rank: f"not as planned: {text}" for rank, text in damaged.items() if rank not in problems}
     problems.update({rank: "no generation is staged" for rank, value in values.items() if not value})
     return _step("adapters_staged", values, names, problems)
 

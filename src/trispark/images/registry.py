@@ -15,6 +15,10 @@ CALL_TIMEOUT_S: Final = 60.0
 """Of one answer; a blob on its way has as long as its bytes keep moving."""
 
 
+MOST_BYTES: Final = 8 * 2**20
+"""Of an answer that is kept; no manifest is that long."""
+
+
 @dataclass(frozen=True)
 class Answer:
     status: int
@@ -49,9 +53,9 @@ class HttpTransport:
                 answer.status,
                 answer.getheader("Location", "") or "",
                 answer.getheader("Docker-Content-Digest", "") or "",
-                answer.read(),
+                answer.read(MOST_BYTES),
             )
-        except http.client.HTTPException as error:
+        except (http.client.HTTPException, ValueError) as error:  # a place to send to comes from the registry
             raise OSError(f"no HTTP answer: {error!r}") from error
         finally:
             connection.close()
@@ -99,7 +103,10 @@ class Registry:
         begun = self._call("POST", f"/v2/{repository}/blobs/uploads/", repository, b"", {})
         if begun.status != 202 or not begun.location:
             raise self._refused(repository, f"POST of an upload: {_told(begun)}")
-        place = urlsplit(begun.location)
+        try:
+            place = urlsplit(begun.location)
+        except ValueError:
+            raise self._refused(repository, "POST of an upload: a place that is no address") from None
         query = f"{place.query}&" if place.query else ""
         with store.path(blob.digest).open("rb") as data:
             headers = {"Content-Type": "application/octet-stream", "Content-Length": str(blob.size)}

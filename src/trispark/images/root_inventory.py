@@ -6,9 +6,11 @@ Read from a directory, or from the members of one tar or of the layers of an ima
 from __future__ import annotations
 
 import email.parser
+import lzma
 import os
 import re
 import tarfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,9 +21,13 @@ from typing import Final
 from trispark.errors import TrisparkError
 from trispark.images.bounded import read_file
 from trispark_node.canonical import sha256_hex
+from trispark_node.regular_file import open_regular
+from trispark_node.tar_members import members, open_tar
 
 MOST_BYTES: Final = 64 * 2**20
 """Of one file that is read; the status of a full Debian has some MB."""
+MOST_TOTAL: Final = 512 * 2**20
+"""Bytes of all files that are kept."""
 MOST_FILES: Final = 50_000
 """Files that are read in all."""
 _STATUS: Final = re.compile(r"var/lib/dpkg/status(\.d/[^/]+)?")
@@ -67,8 +73,9 @@ def inventory_of(*layers: Path) -> RootInventory:
         if len(layers) == 1 and layers[0].is_dir():
             return inventory_of_directory(layers[0])
         with ExitStack() as stack:
-            return inventory_of_layers([stack.enter_context(tarfile.open(layer)) for layer in layers])
-    except (OSError, EOFError, tarfile.TarError, ValueError) as error:
+            files = [stack.enter_context(os.fdopen(open_regular(layer), "rb")) for layer in layers]
+            return inventory_of_layers([stack.enter_context(open_tar(file, "r:*")) for file in files])
+    except (OSError, EOFError, tarfile.TarError, ValueError, zlib.error, lzma.LZMAError) as error:
         raise TrisparkError(
             "TS-PROVENANCE-ROOT",
             "the image's root file system cannot be read",
@@ -102,11 +109,11 @@ def inventory_of_layers(layers: Sequence[tarfile.TarFile]) -> RootInventory:
     """
     found = _Found()
     for layer in layers:
-        members = list(_members(layer))
+        found_here = list(_members(layer))
         # A layer's removals are of the layers below it, wherever they stand among its members.
-        for path, _ in members:
+        for path, _ in found_here:
             found.hide(path)
-        for path, read in members:
+        for path, read in found_here:
             found.forget(path)
             if read is not None and _wanted(path):
                 found.add(path, read)
@@ -115,14 +122,23 @@ def inventory_of_layers(layers: Sequence[tarfile.TarFile]) -> RootInventory:
 
 def _members(layer: tarfile.TarFile) -> Iterator[tuple[str, Callable[[], bytes] | None]]:
     """(path without leading ./, how to read it); None for what is no regular file, such as a directory."""
-    for member in layer:
-        path = str(PurePosixPath("/", member.name)).lstrip("/")
-        if ".." in PurePosixPath(path).parts:
-            raise ValueError(f"{member.name} leads out of the image")
+    files: dict[str, tarfile.TarInfo] = {}
+    for member in members(layer):
+        path = _path(member.name)
+        if member.islnk():  # another name of a file before it
+            member = files.get(_path(member.linkname), member)
         if member.isreg():
+            files[path] = member
             yield path, partial(_content, layer, member)
         elif not member.isdir():
             yield path, None
+
+
+def _path(name: str) -> str:
+    path = str(PurePosixPath("/", name)).lstrip("/")
+    if ".." in PurePosixPath(path).parts:
+        raise ValueError(f"{name!r} leads out of the image")
+    return path
 
 
 def _content(layer: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
@@ -141,13 +157,20 @@ class _Found:
 
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
+        self._size = 0
         self._places: set[str] = set()
         """Directories above the files, so that most members of a layer are known to hide nothing."""
 
     def add(self, path: str, read: Callable[[], bytes]) -> None:
         if len(self._files) >= MOST_FILES:
             raise ValueError(f"more than {MOST_FILES} files of packages")
-        self._files[path] = read()
+        if not path.isprintable():
+            raise ValueError(f"{path!r} is no name of a package's file")
+        content = read()
+        self._size += len(content) - len(self._files.get(path, b""))
+        if self._size > MOST_TOTAL:
+            raise ValueError(f"more than {MOST_TOTAL} bytes of packages' files")
+        self._files[path] = content
         self._places.update(map(str, PurePosixPath(path).parents))
 
     def forget(self, path: str) -> None:
@@ -162,14 +185,14 @@ class _Found:
             self._drop(f"{place}/{name.removeprefix(_HIDES)}".lstrip("/"))
 
     def _drop(self, path: str) -> None:
-        self._files.pop(path, None)
+        self._size -= len(self._files.pop(path, b""))
         self._drop_below(path)
 
     def _drop_below(self, place: str) -> None:
         if (place or ".") not in self._places:
             return
         for path in [path for path in self._files if path.startswith(f"{place}/" if place else "")]:
-            del self._files[path]
+            self._size -= len(self._files.pop(path))
 
     def inventory(self) -> RootInventory:
         packages = [

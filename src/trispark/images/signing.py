@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from trispark.errors import TrisparkError
 from trispark_node.provenance_files import MOST_BYTES, SIGNATURE
+from trispark_node.regular_file import open_regular
 
 NAMESPACE: Final = "trispark-image@v1"
 """What a signature is for: one made for anything else, such as a git commit, proves nothing here."""
@@ -209,7 +210,7 @@ class SshVerifier:
     def _require_files(self) -> None:
         for path in filter(None, (self.signers, self.revoked)):
             try:
-                with path.open("rb") as file:
+                with os.fdopen(open_regular(path), "rb") as file:
                     size = len(file.read(SIGNERS_BYTES + 1))
                 problem = f"more than {SIGNERS_BYTES} bytes" if size > SIGNERS_BYTES else None
             except OSError as error:

@@ -15,17 +15,33 @@ def tree_hash(root: Path) -> str:
     Raises TS-IMAGES-TREE for what is neither a file nor a link nor a directory.
     """
     lines = []
-    for folder, folders, files in os.walk(root):
+    for folder, folders, files in os.walk(root, onerror=_raised):
         here = Path(folder)
         folders[:] = [name for name in folders if name != ".git" and not (here / name).is_symlink()]
         linked = [entry.name for entry in os.scandir(here) if entry.is_symlink()]
         for name in sorted({*files, *linked}):
             path = here / name
-            lines.append(f"{_kind(path)}\0{path.relative_to(root).as_posix()}\0{_content(path)}\n".encode())
+            lines.append(
+                f"{_kind(path)}\0{path.relative_to(root).as_posix()}\0{_content(path)}\n".encode(
+                    "utf-8", "surrogateescape"
+                )
+            )
     total = hashlib.sha256()
     for line in sorted(lines, key=lambda line: line.split(b"\0")[1]):
         total.update(line)
     return total.hexdigest()
+
+
+def _raised(error: OSError) -> None:
+    """What cannot be listed is not left out."""
+    raise TrisparkError(
+        "TS-IMAGES-TREE",
+        "a tree cannot be read",
+        where=str(error.filename),
+        expected="a directory of yours",
+        observed=error.strerror or str(error),
+        remedy="make it readable",
+    )
 
 
 def _kind(path: Path) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from trispark.errors import TrisparkError
+from trispark.host import Say, alone
 from trispark.images.build import BuildEngine, export
 from trispark.images.oci import BlobStore, OciImage
 from trispark.images.registry import Registry
@@ -15,10 +18,29 @@ from trispark.lab.layout import PUSH_REGISTRY, Paths
 from trispark.lab.prepared import Image, load_prepared
 from trispark.lab.registry import split_reference
 
+WAIT_S: Final = 1800
+"""For another build or push of this checkout."""
+
 
 def push(repo: Path, engine: BuildEngine, names: Sequence[str], registry: Registry | None = None) -> dict[str, str]:
-    """{image: its digest in the registry}. Raises TS-IMAGES-PUSH, TS-IMAGES-ARCHIVE; what is there stays."""
+    """{image: its digest in the registry}. Raises TS-IMAGES-PUSH, -ARCHIVE, TS-LAB-BUSY; what is there stays."""
     paths = Paths(repo.resolve())
+    with writing(paths, lambda _: None):
+        return _push(paths, engine, names, registry)
+
+
+@contextmanager
+def writing(paths: Paths, say: Say) -> Iterator[None]:
+    """Holds the store of blobs: who is done removes what no image has, also parts that another one still writes.
+
+    Raises TS-LAB-BUSY.
+    """
+    lock = paths.cache / "lock.rebuild"
+    with alone(lock, error_id="TS-LAB-BUSY", doing="build of images", wait_s=WAIT_S, say=say):
+        yield
+
+
+def _push(paths: Paths, engine: BuildEngine, names: Sequence[str], registry: Registry | None) -> dict[str, str]:
     prepared = load_prepared(paths.prepared)
     unknown = [name for name in names if name not in prepared.images or not prepared.images[name].pushed]
     if unknown:

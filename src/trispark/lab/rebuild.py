@@ -11,13 +11,13 @@ from typing import Any, Final
 import docker.errors
 
 from trispark.errors import TrisparkError
-from trispark.host import Say, alone
+from trispark.host import Say
 from trispark.images.build import Context, build
 from trispark.lab.engine_api import Engine
 from trispark.lab.layout import LABEL_CONTENT, LABEL_IMAGE, LABEL_ROOT, Paths, root_id
-from trispark.lab.prepare import LOCK_WAIT_S, prepare
+from trispark.lab.prepare import prepare
 from trispark.lab.prepared import BUILD_ORDER, Image, Prepared, load_prepared
-from trispark.lab.push import blob_store, exported_image
+from trispark.lab.push import blob_store, exported_image, writing
 from trispark.lab.registry import digest_of
 
 AGAIN: Final = "-again"
@@ -63,8 +63,7 @@ def rebuild(repo: Path, engine: Engine, names: Sequence[str], say: Say, *, cache
             remedy="name one of these",
         )
     wanted = tuple(names) or BUILD_ORDER
-    lock = paths.cache / "lock.rebuild"
-    with alone(lock, error_id="TS-LAB-BUSY", doing="build of images", wait_s=LOCK_WAIT_S, say=say):
+    with writing(paths, say):
         return list(_built(paths, engine, prepared, wanted, say, cached=cached))
 
 

@@ -163,3 +163,11 @@ def test_the_image_s_provenance_is_a_part_of_the_chain(answers: dict[str, Any], 
     assert provenance["problem"]["id"] == "TS-PROVENANCE-NONE"
     assert found["equal"]
     assert made(answers)["image"]["provenance"] is None
+
+
+def test_the_same_edit_on_every_rank_is_not_the_plan(answers: dict[str, Any]) -> None:
+    for answer in answers.values():
+        answer["damage"] = "changed adapters/hook.py"
+    (step,) = [step for step in made(answers)["steps"] if step["step"] == "adapters_staged"]
+    assert step["problems"] == dict.fromkeys(answers, "not as planned: changed adapters/hook.py")
+    assert not made(answers)["equal"]

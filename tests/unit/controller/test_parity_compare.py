@@ -184,3 +184,9 @@ def test_the_listing_takes_the_place_of_the_short_answer() -> None:
     seen = {"spark0": {"identity": short}, "spark1": {"identity": short}, "spark2": None}
     listed = {"spark1": {"running": {"identity": long}}, "spark0": {"running": None}, "spark2": None}
     assert of_nodes(seen, listed) == {"spark0": short, "spark1": long}
+
+
+def test_sources_that_are_nowhere_are_not_equal() -> None:
+    empty = {"source": {"hash": hash_of({}), "files": 0, "bytes": 0, "listed": {}}}
+    nodes = {0: "spark0", 1: "spark1", 2: "spark2"}
+    assert trees("source", dict.fromkeys(nodes, empty), nodes).problems == dict.fromkeys(nodes, "no file is there")

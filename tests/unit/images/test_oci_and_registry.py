@@ -274,3 +274,24 @@ def test_no_registry_is_told_by_name(tmp_path: Path, served: Served) -> None:
     with pytest.raises(TrisparkError) as refused:
         Registry(served.address).push(made, store, "r", "t")
     assert refused.value.where == f"{served.address}/r"
+
+
+@pytest.mark.parametrize("data", [b"garbage" * 1000, b"", b"\0" * 512])
+def test_an_archive_that_is_no_tar_is_refused_by_name(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "save.tar").write_bytes(data)
+    with pytest.raises(TrisparkError) as caught:
+        from_engine(tmp_path / "save.tar", BlobStore(tmp_path / "store"), labels={})
+    assert caught.value.id == "TS-IMAGES-ARCHIVE"
+
+
+def test_a_disk_that_is_full_leaves_no_part_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would stay full: parts go with the next push that ends well."""
+
+    def full(_source: Any, target: Any) -> Any:
+        target.write(b"a part")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("trispark.images.oci.write_layer", full)
+    with pytest.raises(OSError, match="No space"):
+        BlobStore(tmp_path).add_layer(io.BytesIO())
+    assert list((tmp_path / "blobs/sha256").iterdir()) == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import os
 import random
 import tarfile
 
@@ -162,3 +164,41 @@ def test_sizes_and_numbers_have_a_bound(tmp_path, monkeypatch, bound):
     for root in (path, write_root(tmp_path / "root")):
         with pytest.raises(TrisparkError, match="TS-PROVENANCE-ROOT"):
             inventory_of(root)
+
+
+def test_another_name_of_a_file_is_a_package_too(tmp_path):
+    """As an installer leaves them that links from its cache."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        content = b"Name: sgl-kernel\nVersion: 0.4.7\n"
+        held = tarfile.TarInfo("root/.cache/uv/1/METADATA")
+        held.size = len(content)
+        tar.addfile(held, io.BytesIO(content))
+        link = tarfile.TarInfo("usr/lib/python3/sgl_kernel-0.4.7.dist-info/METADATA")
+        link.type, link.linkname = tarfile.LNKTYPE, held.name
+        tar.addfile(link)
+    path = tmp_path / "layer.tar"
+    path.write_bytes(data.getvalue())
+    (found,) = root_inventory.inventory_of(path).dists
+    assert (found.name, found.version) == ("sgl-kernel", "0.4.7")
+
+
+def test_what_waits_or_is_broken_is_refused_by_name(tmp_path):
+    os.mkfifo(tmp_path / "fifo.tar")
+    packed = bytearray(gzip.compress(random.Random(1).randbytes(200_000)))
+    packed[5000:6000] = b"\xff" * 1000
+    (tmp_path / "broken.tar.gz").write_bytes(packed)
+    odd = tmp_path / "root" / os.fsdecode(b"x\xff.dist-info")
+    odd.mkdir(parents=True)
+    (odd / "METADATA").write_text("Name: a\nVersion: 1\n")
+    for name in ("fifo.tar", "broken.tar.gz", "root"):
+        with pytest.raises(TrisparkError) as caught:
+            root_inventory.inventory_of(tmp_path / name)
+        assert caught.value.id == "TS-PROVENANCE-ROOT"
+
+
+def test_all_files_together_have_a_bound(tmp_path, monkeypatch):
+    write_root(tmp_path)
+    monkeypatch.setattr(root_inventory, "MOST_TOTAL", 100)
+    with pytest.raises(TrisparkError, match="more than 100 bytes"):
+        root_inventory.inventory_of(tmp_path)

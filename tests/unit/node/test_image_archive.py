@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import io
 import json
+import os
 import socket
 import tarfile
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from stored_image import StoredImage, digest_of
 from trispark_node import cli
 from trispark_node.docker_client import Image
 from trispark_node.errors import AgentError
+from trispark_node.image_archive import Archive, _media_type, served
 
 ARM = "linux/arm64"
 """Of the fake node."""
@@ -192,3 +194,68 @@ def test_without_the_archive_the_way_to_bring_it_is_named(bench: Any) -> None:
     bench.docker.pull_errors = ["connection refused"] * 9
     error = bench.refused("image-ensure", image=f"127.0.0.1:5055/e@sha256:{'1' * 64}")
     assert (error["id"], "archive" in error["remedy"]) == ("TS-AGENT-IMAGE-PULL", True)
+
+
+def test_a_fifo_in_the_archives_place_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "image.tar")
+    with pytest.raises(AgentError) as caught:
+        Archive(str(tmp_path / "image.tar"))
+    assert caught.value.id == "TS-AGENT-IMAGE-ARCHIVE"
+
+
+def test_a_blob_of_another_size_than_the_manifest_says_is_not_read(tmp_path: Path) -> None:
+    made = Archived()
+    archive = Archive(made.write(tmp_path / "image.tar"))
+    (digest, *_) = [digest_of(data) for data in LAYERS.values()]
+    with pytest.raises(AgentError, match="of 5 bytes"):
+        archive.verify({digest: 5})
+    archive.close()
+
+
+def test_who_reads_on_after_the_end_gets_no_other_file(tmp_path: Path) -> None:
+    made = Archived()
+    archive = Archive(made.write(tmp_path / "image.tar"))
+    archive.close()
+    with (tmp_path / "secret").open("wb+", buffering=0) as secret:  # has the number that the archive had
+        secret.write(b"x" * 2**20)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            list(archive.pieces(made.digest))
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def test_an_archive_that_is_cut_off_meanwhile_ends_the_answer(tmp_path: Path) -> None:
+    made = Archived()
+    path = made.write(tmp_path / "image.tar")
+    archive = Archive(path)
+    digest = digest_of(LAYERS["base"])
+    host = f"127.0.0.1:{free_port()}"
+    with served(archive, f"{host}/lab"):
+        os.truncate(path, Path(path).stat().st_size // 2)
+        with pytest.raises(http.client.IncompleteRead):
+            fetch(host, f"/v2/lab/blobs/{digest}")
+    archive.close()
+
+
+def test_an_engine_that_hangs_up_leaves_no_traceback(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    made = Archived()
+    archive = Archive(made.write(tmp_path / "image.tar"))
+    port = free_port()
+    with served(archive, f"127.0.0.1:{port}/lab"):
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                connection.sendall(f"GET /v2/lab/blobs/{digest_of(LAYERS['base'])} HTTP/1.1\r\n\r\n".encode())
+                connection.recv(10)
+        fetch(f"127.0.0.1:{port}", "/v2/")
+    archive.close()
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("said", ["a\r\nX-Evil: y", "\u2028", 5, ["application/x"]])
+def test_what_cannot_be_a_type_comes_into_no_header(said: object) -> None:
+    assert _media_type(json.dumps({"mediaType": said}).encode()) == "application/vnd.oci.image.manifest.v1+json"

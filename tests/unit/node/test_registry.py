@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored_image import BASE, REFERENCE, StoredImage, digest_of
 
-from trispark_node.registry import MAX_BYTES, Layer, Remote, UrllibReader, look
+from trispark_node.registry import MAX_BYTES, Layer, Remote, UrllibReader, _read_within, look
 
 ARM, AMD = "linux/arm64", "linux/amd64"
 
@@ -153,3 +153,32 @@ def test_an_endless_answer_is_cut_off_and_says_nothing(server: tuple[str, dict[s
     digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
     bodies[f"/v2/a/manifests/{digest}"] = body
     assert look(UrllibReader(), f"{address}/a@{digest}", ARM) is None
+
+
+def test_a_peer_that_drips_is_given_up() -> None:
+    calls = 0
+
+    def read(_amount: int) -> bytes:
+        nonlocal calls
+        calls += 1
+        return b"x"
+
+    with pytest.raises(TimeoutError, match="no whole answer"):
+        _read_within(read, 0.0)
+    assert calls == 1
+
+
+@pytest.mark.parametrize("size", ["1e999", "Infinity", "NaN", "1.5", '"7"', "true", "-1"])
+def test_a_size_that_is_no_whole_number_says_nothing(size: str) -> None:
+    config = json.dumps({"os": "linux", "architecture": "arm64", "rootfs": {"diff_ids": ["sha256:1"]}}).encode()
+    named = "sha256:" + hashlib.sha256(config).hexdigest()
+    layers = f'[{{"digest": "sha256:1", "size": {size}}}]'
+    manifest = f'{{"config": {{"digest": "{named}"}}, "layers": {layers}}}'.encode()
+    digest = "sha256:" + hashlib.sha256(manifest).hexdigest()
+    held = {digest: manifest, named: config}
+
+    class Reader:
+        def get(self, url: str, accept: str, timeout_s: float) -> bytes:
+            return held[url.rpartition("/")[2]]
+
+    assert look(Reader(), f"127.0.0.1:5000/lab@{digest}", "linux/arm64") is None

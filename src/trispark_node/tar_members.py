@@ -1,0 +1,44 @@
+"""A tar that somebody else wrote: reading it ends, and there is one kind of error to catch.
+
+Raised are tarfile.TarError for whatever is wrong with the tar, and OSError where the file cannot be read.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Literal
+
+Mode = Literal["r:", "r:*"]
+
+
+def open_tar(file: IO[bytes], mode: Mode = "r:") -> tarfile.TarFile:
+    """`mode`: `r:` for one without compression. It reads the first header already."""
+    with _one_error():
+        return tarfile.open(fileobj=file, mode=mode)
+
+
+def members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """In their order. A header with a negative size makes tarfile go back, and give the same members for ever."""
+    after = -1
+    waiting = iter(tar)
+    while True:
+        with _one_error():
+            member = next(waiting, None)
+        if member is None:
+            return
+        if member.size < 0 or member.offset <= after:
+            raise tarfile.ReadError("a member with a size below zero")
+        after = member.offset
+        yield member
+
+
+@contextmanager
+def _one_error() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError:
+        raise tarfile.ReadError("headers without a member after them") from None
+    except (ValueError, OverflowError, EOFError, MemoryError) as error:
+        raise tarfile.ReadError(f"a header with a value that cannot be: {error}") from None
