@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -85,7 +84,7 @@ def export(engine: BuildEngine, reference: str, store: BlobStore, *, labels: Map
                 archive.write(chunk)
             archive.flush()
             return from_engine(Path(archive.name), store, labels=labels)
-    except (docker.errors.DockerException, OSError, tarfile.TarError) as error:
+    except (docker.errors.DockerException, OSError) as error:
         raise TrisparkError(
             "TS-IMAGES-ARCHIVE",
             "a built image could not be taken from the Docker Engine",
