@@ -42,6 +42,7 @@ def launch(given: dict[str, Any]) -> dict[str, Any]:
 def chain(given: dict[str, Any]) -> dict[str, Any]:
     # Here, because a launch needs neither: a rollback goes on with a tree that cannot be read.
     from trispark.catalog import load_catalog
+    from trispark.images.demanded import verifier_of
     from trispark.images.rank_chain import lines, make_chain, published, wants_files
     from trispark.site import load_site
 
@@ -49,7 +50,8 @@ def chain(given: dict[str, Any]) -> dict[str, Any]:
     site = load_site(root / "inventory" / given["site"], images="optional")
     same_set = load_catalog(root).engines[site.engine].identity.same_set
     nodes = {node.rank: node.name for node in site.nodes}
-    found = published(make_chain(site.name, site.engine_image, nodes, given["answers"], same_set), root)
+    compared = make_chain(site.name, site.engine_image, nodes, given["answers"], same_set)
+    found = published(compared, root, verifier_of(site))
     return {
         "changed": False,
         "list_files": wants_files(given["answers"]),

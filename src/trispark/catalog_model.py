@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from trispark.allowlist import ENGINE_IMAGE, NAME, Value, format_value, require_expression
+from trispark.allowlist import NAME, Value, format_value, require_expression
 from trispark.bench_windows import WINDOW
 from trispark.benchstats import ENGRAM_WAIT, GAPS, ONE_STREAM, STREAMS
 from trispark.plainyaml import Strict
@@ -268,11 +268,6 @@ class Feature(Strict):
         if not self.sets_on:
             return self
         return self.model_copy(update={"sets": {**self.sets, **self.sets_on.get(engine, {})}, "sets_on": {}})
-
-    @property
-    def changes_image(self) -> bool:
-        """Whether it tries another image of the engine."""
-        return ENGINE_IMAGE in self.sets or (self.sweep is not None and self.sweep.name == ENGINE_IMAGE)
 
     def refusal_on(self, engine: str) -> str | None:
         """Why it cannot be run on an engine; None when it can."""

@@ -22,15 +22,14 @@ from trispark_node.layout import STATE_DIRECTORY_MODE, STATE_FILE_MODE
 from trispark_node.mutation import Plan
 from trispark_node.node import Node
 from trispark_node.plain_json import parse_json
+from trispark_node.provenance_files import MOST_BYTES, SBOM, SIGNATURE, STATEMENT
 from trispark_node.regular_file import read_bounded
 from trispark_node.spec import IMAGE
 
 if TYPE_CHECKING:
     from trispark_node.records import Stored
 
-STATEMENT, SBOM, SIGNATURE = "statement.json", "sbom.cdx.json", "statement.json.sig"
 FACT = "fact.json"
-MOST_BYTES = {STATEMENT: 2**20, SBOM: 16 * 2**20, SIGNATURE: 16384}
 _FACT_BYTES = 65536
 _STAGING = ".staging-"
 _HASH = re.compile(r"[0-9a-f]{64}")

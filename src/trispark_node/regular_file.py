@@ -25,9 +25,9 @@ def read_regular(path: Path, flags: int = 0) -> bytes:
         return file.read()
 
 
-def read_bounded(path: Path, most: int) -> bytes:
+def read_bounded(path: Path, most: int, flags: int = 0) -> bytes:
     """The whole content. Raises OSError as `open_regular` does, EFBIG for more than `most` bytes."""
-    with os.fdopen(open_regular(path), "rb") as file:
+    with os.fdopen(open_regular(path, flags), "rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"more than {most} bytes", str(path))

@@ -12,13 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from trispark.errors import TrisparkError
 from trispark.images.bounded import read_file
-from trispark.images.provenance import PREDICATE_TYPE, SBOM, SIGNATURE, STATEMENT, STATEMENT_TYPE
-from trispark.images.signing import SIGNATURE_BYTES, Signed
+from trispark.images.provenance import PREDICATE_TYPE, STATEMENT_TYPE
+from trispark.images.signing import Signed
 from trispark.plainyaml import check_model
 from trispark_node.canonical import canonical_json, sha256_hex
 from trispark_node.plain_json import parse_json
+from trispark_node.provenance_files import MOST_BYTES, SBOM, SIGNATURE, STATEMENT
 
-MOST_BYTES: Final = {STATEMENT: 2**20, SBOM: 16 * 2**20, SIGNATURE: SIGNATURE_BYTES}
 _AGAIN: Final = "find out who changed it; ./trispark images attest makes it anew from the built image"
 
 

@@ -7,16 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from trispark_node.plain_json import parse_json
-from trispark_node.regular_file import open_regular
+from trispark_node.regular_file import read_bounded
 
 
 def read_file(path: Path, most: int) -> bytes:
     """The whole content. Raises OSError: for a link, for what is no regular file, for more than `most` bytes."""
-    with os.fdopen(open_regular(path, os.O_NOFOLLOW), "rb") as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise OSError(f"more than {most} bytes")
-    return content
+    return read_bounded(path, most, os.O_NOFOLLOW)
 
 
 def read_json(path: Path, most: int) -> dict[str, Any]:

@@ -42,7 +42,6 @@ class BuildEngine(Protocol):
 class Context:
     """What an image is built of: `path` holds a Dockerfile, `base` is its argument BASE."""
 
-    name: str
     path: Path
     base: str
 
@@ -69,28 +68,31 @@ def build(
             last = str(step.get("stream", last)).strip() or last
             if "error" in step:
                 raise _failed(context, f"{step['error']} (after: {last})")
-    except docker.errors.DockerException as error:
+    except (docker.errors.DockerException, OSError) as error:  # OSError: a full disk, an Engine that went away
         raise _failed(context, str(error)) from error
 
 
 def export(engine: BuildEngine, reference: str, store: BlobStore, *, labels: Mapping[str, str]) -> OciImage:
-    """The built image in `store`. `labels`: all that it has, the same wherever it is built."""
-    store.root.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=store.root, prefix=".partial-save-") as archive:
-        try:
+    """The built image in `store`. `labels`: all that it has, the same wherever it is built.
+
+    Raises TS-IMAGES-ARCHIVE, also for a disk that is full; the store has nothing of half an image then.
+    """
+    try:
+        store.root.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=store.root, prefix=".partial-save-") as archive:
             for chunk in engine.get_image(reference):
                 archive.write(chunk)
-        except docker.errors.DockerException as error:
-            raise TrisparkError(
-                "TS-IMAGES-ARCHIVE",
-                "the Docker Engine does not give a built image",
-                where=reference,
-                expected="the image as an archive",
-                observed=str(error),
-                remedy="build it again; see the log of the Docker Engine",
-            ) from error
-        archive.flush()
-        return from_engine(Path(archive.name), store, labels=labels)
+            archive.flush()
+            return from_engine(Path(archive.name), store, labels=labels)
+    except (docker.errors.DockerException, OSError) as error:
+        raise TrisparkError(
+            "TS-IMAGES-ARCHIVE",
+            "a built image could not be taken from the Docker Engine",
+            where=f"{reference}, into {store.root}",
+            expected="the image as an archive, and room for it twice",
+            observed=str(error),
+            remedy="make room there, or see the log of the Docker Engine; then run the same command again",
+        ) from error
 
 
 def _failed(context: Context, observed: str) -> TrisparkError:

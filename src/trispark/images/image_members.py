@@ -15,15 +15,8 @@ from typing import Any, Final
 from trispark.errors import TrisparkError
 from trispark.images.package_index import Http, Stream, read_answer
 from trispark_node.plain_json import parse_json
+from trispark_node.registry import ACCEPT, HUB, HUB_API
 
-LISTS: Final = (
-    "application/vnd.oci.image.index.v1+json",
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-)
-SINGLE: Final = (
-    "application/vnd.oci.image.manifest.v1+json",
-    "application/vnd.docker.distribution.manifest.v2+json",
-)
 LARGEST: Final = 4 * 2**20
 _LOCAL: Final = re.compile(r"(localhost|127\.[0-9.]+|\[::1\])(:[0-9]+)?")
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
@@ -68,8 +61,8 @@ class ImageMembers:
 
     def _json(self, repository: str, digest: str) -> dict[str, Any]:
         host, _, name = repository.partition("/")
-        if host == "docker.io":
-            host = "registry-1.docker.io"
+        if host == HUB:
+            host = HUB_API
         scheme = "http" if _LOCAL.fullmatch(host) else "https"
         body = self._get(f"{scheme}://{host}/v2/{name}/manifests/{digest}")
         observed = "sha256:" + hashlib.sha256(body).hexdigest()
@@ -91,7 +84,7 @@ class ImageMembers:
         return value
 
     def _get(self, url: str) -> bytes:
-        accept = {"Accept": ", ".join((*LISTS, *SINGLE))}
+        accept = {"Accept": ACCEPT}
         try:
             try:
                 return _body(self._http.get(url, accept))

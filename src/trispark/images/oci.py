@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from trispark.errors import TrisparkError
 from trispark.images.layers import EPOCH, Layer, write_layer
+from trispark_node.canonical import canonical_json
 from trispark_node.plain_json import parse_json
 from trispark_node.tar_members import members, open_tar
 
@@ -138,7 +139,7 @@ class BlobStore:
 
     def _write(self, name: str, value: Any) -> None:
         partial = self.root / f".{name}.partial"
-        partial.write_bytes(canonical(value) + b"\n")
+        partial.write_bytes(canonical_json(value) + b"\n")
         partial.replace(self.root / name)
 
     def _size(self, digest: str) -> int:
@@ -161,7 +162,7 @@ def from_engine(archive: Path, store: BlobStore, *, labels: Mapping[str, str]) -
         raise _no_archive(archive, " ".join(f"{type(error).__name__}: {error}".split())[:200]) from None
     store.know_layers({**known, **layers})
     ordered = [layers[content] for content in built["rootfs"]["diff_ids"]]
-    config = store.add_bytes(CONFIG_TYPE, canonical(_config(built, ordered, labels)))
+    config = store.add_bytes(CONFIG_TYPE, canonical_json(_config(built, ordered, labels)))
     descriptors = tuple(Descriptor(LAYER_TYPE, layer.digest, layer.size) for layer in ordered)
     manifest = {
         "schemaVersion": 2,
@@ -169,7 +170,7 @@ def from_engine(archive: Path, store: BlobStore, *, labels: Mapping[str, str]) -
         "config": config.as_dict(),
         "layers": [each.as_dict() for each in descriptors],
     }
-    return OciImage(store.add_bytes(MANIFEST_TYPE, canonical(manifest)), config, descriptors)
+    return OciImage(store.add_bytes(MANIFEST_TYPE, canonical_json(manifest)), config, descriptors)
 
 
 def _layers_of(saved: tarfile.TarFile, store: BlobStore) -> tuple[dict[str, Any], dict[str, Layer], dict[str, Layer]]:
@@ -185,11 +186,6 @@ def _layers_of(saved: tarfile.TarFile, store: BlobStore) -> tuple[dict[str, Any]
     for member, content in zip(listed[0]["Layers"], built["rootfs"]["diff_ids"], strict=True):
         layers[content] = known.get(content) or _add(saved, str(member), store)
     return built, known, layers
-
-
-def canonical(value: Any) -> bytes:
-    """JSON in one form: sorted keys, no spaces, UTF-8."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _config(built: dict[str, Any], layers: list[Layer], labels: Mapping[str, str]) -> dict[str, Any]:

@@ -18,11 +18,13 @@ from typing import Any, Final
 
 from trispark import __version__
 from trispark.canonical import canonical_json
+from trispark.errors import TrisparkError
 from trispark.images.built import BuiltImage
 from trispark.images.root_inventory import RootInventory
 from trispark.images.sbom import sbom
 from trispark.images.signing import Signer
 from trispark_node.canonical import sha256_hex
+from trispark_node.provenance_files import SBOM, SIGNATURE, STATEMENT
 
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE: Final = "https://slsa.dev/provenance/v1"
@@ -31,7 +33,6 @@ BUILD_TYPE: Final = "urn:trispark:image-build:v1"
 BUILDER: Final = "urn:trispark:builder:local"
 """Whoever runs the project's own build on one machine; its signature says who that is."""
 ATTEMPTS: Final = 20
-STATEMENT, SBOM, SIGNATURE = "statement.json", "sbom.cdx.json", "statement.json.sig"
 
 
 @dataclass(frozen=True)
@@ -44,16 +45,12 @@ class Attested:
     signature: str | None
 
 
-def statement(image: BuiltImage, sbom_sha256: str | None = None) -> dict[str, Any]:
+def statement(image: BuiltImage, sbom_sha256: str) -> dict[str, Any]:
     """The statement on one image, a function of its arguments and of this version alone.
 
     Subjects are its manifest and its configuration: one is what a node pulls by, the other what Docker calls its id.
-    `sbom_sha256`: 64 hex digits of the file sbom.cdx.json, None where there is none.
+    `sbom_sha256`: 64 hex digits of the file sbom.cdx.json.
     """
-    byproducts = [] if sbom_sha256 is None else [{"name": SBOM, "digest": {"sha256": sbom_sha256}}]
-    details: dict[str, Any] = {"builder": {"id": BUILDER, "version": {"trispark": __version__}}}
-    if byproducts:
-        details["byproducts"] = byproducts
     return {
         "_type": STATEMENT_TYPE,
         "subject": [
@@ -73,7 +70,10 @@ def statement(image: BuiltImage, sbom_sha256: str | None = None) -> dict[str, An
                 "internalParameters": {"context_files": len(image.context)},
                 "resolvedDependencies": _dependencies(image),
             },
-            "runDetails": details,
+            "runDetails": {
+                "builder": {"id": BUILDER, "version": {"trispark": __version__}},
+                "byproducts": [{"name": SBOM, "digest": {"sha256": sbom_sha256}}],
+            },
         },
     }
 
@@ -103,7 +103,7 @@ def _dependencies(image: BuiltImage) -> list[dict[str, Any]]:
 def attest(image: BuiltImage, inventory: RootInventory, signer: Signer | None, directory: Path) -> Attested:
     """Write the files of this image to `directory`/<digest>; they are all there, or those from before are.
 
-    Raises TS-PROVENANCE-KEY and -TOOL where a signature cannot be made, OSError where files cannot be written.
+    Raises TS-PROVENANCE-KEY and -TOOL where a signature cannot be made, -FILE where files cannot be written.
     """
     bill = _text(sbom(image, inventory))
     said = _text(statement(image, sha256_hex(bill)))
@@ -111,7 +111,17 @@ def attest(image: BuiltImage, inventory: RootInventory, signer: Signer | None, d
     if signer is not None:
         files[SIGNATURE] = signer.sign(said)
     target = directory / image.manifest_digest.partition(":")[2]
-    _replace(target, files)
+    try:
+        _replace(target, files)
+    except OSError as error:
+        raise TrisparkError(
+            "TS-PROVENANCE-FILE",
+            "the files of an image's provenance cannot be written",
+            where=str(target),
+            expected="room, and the right to write there",
+            observed=error.strerror or str(error),
+            remedy="make room, then run the same command again",
+        ) from error
     signature = files.get(SIGNATURE)
     return Attested(target, sha256_hex(said), sha256_hex(bill), None if signature is None else sha256_hex(signature))
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from trispark.images.attestation import Verifier
 from trispark.images.chain import provenance_of
 from trispark.images.demanded import provenance_directory
 from trispark.images.parity import Compared, compare, differ, libraries, trees
@@ -221,24 +222,25 @@ def _autotune(seen: Mapping[int, Answer], names: Mapping[int, str]) -> Step:
     return _step("autotune", values, names, problems)
 
 
-def published(chain: Chain, root: Path) -> dict[str, Any]:
+def published(chain: Chain, root: Path, verifier: Verifier | None = None) -> dict[str, Any]:
     """The JSON form: {"site", "equal", "running", "unreachable", "image": {"reference", "provenance"}, "steps",
-    "ranks": [{"node", step: value}]}; the odd ranks with their problems are in the steps."""
+    "ranks": [{"node", step: value}]}; the odd ranks with their problems are in the steps.
+    `verifier`: by whom the site judges signatures, None where it demands none."""
     nodes = sorted({node for step in chain.steps for node in step.values})
     return {
         "site": chain.site,
         "equal": chain.equal,
         "running": list(chain.running),
         "unreachable": list(chain.unreachable),
-        "image": {"reference": chain.reference, "provenance": _provenance(root, chain.reference)},
+        "image": {"reference": chain.reference, "provenance": _provenance(root, chain.reference, verifier)},
         "steps": [{**asdict(step), "odd": sorted(step.problems)} for step in chain.steps],
         "ranks": [{"node": node, **{step.step: step.values.get(node) for step in chain.steps}} for node in nodes],
     }
 
 
-def _provenance(root: Path, reference: str | None) -> Mapping[str, Any] | None:
+def _provenance(root: Path, reference: str | None, verifier: Verifier | None) -> Mapping[str, Any] | None:
     """What is kept of how the site's image was made and who signed that, or why that cannot be shown."""
-    return None if reference is None else provenance_of(provenance_directory(root), reference)
+    return None if reference is None else provenance_of(provenance_directory(root), reference, verifier)
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:

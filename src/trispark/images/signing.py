@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from trispark.errors import TrisparkError
-from trispark.images.bounded import read_file
+from trispark_node.provenance_files import MOST_BYTES, SIGNATURE
 from trispark_node.regular_file import open_regular
 
 NAMESPACE: Final = "trispark-image@v1"
 """What a signature is for: one made for anything else, such as a git commit, proves nothing here."""
 DEADLINE_S: Final = 60.0
 """Of one call; a key in hardware may wait for a touch."""
-SIGNATURE_BYTES: Final = 16384
 MOST_NAMES: Final = 20
 """Names of one key that are tried."""
 SIGNERS_BYTES: Final = 2**20
@@ -255,7 +254,7 @@ def _parts(signature: bytes, where: str) -> tuple[bytes, str]:
     """(the public key, the namespace) of an armored SSH signature. Raises TS-PROVENANCE-SIGNATURE."""
     try:
         match = _ARMOR.fullmatch(signature)
-        if match is None or len(signature) > SIGNATURE_BYTES:
+        if match is None or len(signature) > MOST_BYTES[SIGNATURE]:
             raise ValueError("no armored SSH signature")
         blob = base64.b64decode(match[1].replace(b"\n", b""), validate=True)
         if not blob.startswith(_MAGIC):
@@ -289,8 +288,3 @@ def _last(text: str, word: str = "") -> str:
     """The last line that says something, with `word` in it where there is such a one."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("@")]
     return ([line for line in lines if word in line] or lines or ["nothing"])[-1][:200]
-
-
-def read_signature(path: Path) -> bytes:
-    """Raises OSError."""
-    return read_file(path, SIGNATURE_BYTES)

@@ -92,7 +92,7 @@ def _built(
             say(f"building {name}")
             build(
                 engine,
-                Context(name, Path(image.context), base),
+                Context(Path(image.context), base),
                 image.reference + suffix,
                 labels=_labels(paths, image),
                 cached=cached,

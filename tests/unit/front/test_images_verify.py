@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from built_images import BUILT, allow, make_key, write_root
 from tests.unit.front.test_cli import FAILED, FakePlaybooks, add_site, checkout, result, run_cli
+
+from trispark.images.provenance import attest
+from trispark.images.root_inventory import inventory_of
+from trispark.images.signing import SshKeygen, SshSigner
 
 __all__ = ["checkout", "run_cli"]  # fixtures
 RunCli = Callable[..., tuple[int, list[str], str]]
@@ -188,6 +193,25 @@ def test_equal_ranks_are_asked_once_and_for_no_files(fleet: Fleet) -> None:
     assert sorted(fleet.asked()) == [[name, False] for name in NODES]
     assert found["image"]["reference"] == IMAGE
     assert "equal on 3 ranks" in output
+
+
+@pytest.mark.parametrize(("trusted", "signer"), [("builder", "builder@example"), ("other", None)])
+def test_where_the_site_trusts_signers_the_signature_is_judged(fleet: Fleet, trusted: str, signer: str | None) -> None:
+    for name in NODES:
+        fleet.have(name, tree())
+    keys = {name: make_key(fleet.root, name) for name in ("builder", "other")}
+    image, root = BUILT, inventory_of(write_root(fleet.root / "root"))
+    assert IMAGE.endswith(image.manifest_digest)
+    attest(image, root, SshSigner(keys["builder"], SshKeygen()), fleet.root / ".trispark/provenance")
+    allow(fleet.root / "inventory/lab/signers", (f"{trusted}@example", keys[trusted], ""))
+    (fleet.root / "inventory/lab/group_vars/all/signers.yml").write_text("site_image_signers: signers\n")
+    rc, found, output = fleet.verify()
+    assert (rc, found["equal"]) == (0, True), output
+    provenance = found["image"]["provenance"]
+    if signer is None:
+        assert (provenance["verified"], provenance["problem"]["id"]) == (False, "TS-PROVENANCE-SIGNER")
+    else:
+        assert (provenance["verified"], provenance["fact"]["signer"]) == (True, signer)
 
 
 def test_the_odd_file_is_asked_for_and_named(fleet: Fleet) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -577,3 +578,9 @@ class TestTreeHash:
         assert tree_hash(first) == tree_hash(second)
         change(second)
         assert tree_hash(first) != tree_hash(second)
+
+    def test_what_is_no_file_is_refused_and_not_waited_for(self, tmp_path: Path) -> None:
+        root = self.tree(tmp_path / "1")
+        os.mkfifo(root / "a/pipe")
+        with pytest.raises(TrisparkError, match=r"TS-IMAGES-TREE.*a/pipe"):
+            tree_hash(root)

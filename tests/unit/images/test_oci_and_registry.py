@@ -19,6 +19,7 @@ from trispark.errors import TrisparkError
 from trispark.images.layers import EPOCH
 from trispark.images.oci import CREATED, BlobStore, OciImage, from_engine
 from trispark.images.registry import Registry
+from trispark.lab.registry import digest_of
 
 LABELS = {"org.opencontainers.image.title": "a"}
 
@@ -167,6 +168,10 @@ class Served:
             return self.status[method], {}, b'{"errors":[{"code":"DENIED"}]}'
         place = urlsplit(path)
         last = place.path.rpartition("/")[2]
+        if method == "HEAD" and "/manifests/" in place.path:
+            held = self.manifests.get(last)
+            digest = f"sha256:{hashlib.sha256(held or b'').hexdigest()}"
+            return (404, {}, b"") if held is None else (200, {"Docker-Content-Digest": digest}, b"")
         if method == "HEAD":
             return (200 if last in self.blobs else 404), {}, b""
         if method == "POST":
@@ -208,6 +213,8 @@ def test_a_push_brings_every_blob_and_the_second_one_none(tmp_path: Path, served
     held = registry.manifest("r", "t")
     assert held is not None
     assert f"sha256:{hashlib.sha256(held).hexdigest()}" == made.manifest.digest
+    assert digest_of(f"{served.address}/r:t", served.address) == made.manifest.digest
+    assert digest_of(f"{served.address}/r:other", served.address) == ""
     served.puts.clear()
     registry.push(made, store, "r", "t2")
     assert served.puts == []

@@ -19,14 +19,15 @@ from hypothesis import strategies as st
 
 from trispark.canonical import canonical_json
 from trispark.errors import TrisparkError
-from trispark.images.attestation import MOST_BYTES, fact_of, read_attestation, require_signed
+from trispark.images.attestation import fact_of, read_attestation, require_signed
 from trispark.images.built import BuiltImage, Dependency, read_built, write_built
 from trispark.images.chain import chain, find_digest, lines, provenance_of
-from trispark.images.provenance import SBOM, SIGNATURE, STATEMENT, attest, statement
+from trispark.images.provenance import attest, statement
 from trispark.images.root_inventory import inventory_of
 from trispark.images.sbom import sbom
 from trispark.images.signing import NAMESPACE, SshKeygen, SshSigner, SshVerifier
 from trispark_node.canonical import sha256_hex
+from trispark_node.provenance_files import MOST_BYTES, SBOM, SIGNATURE, STATEMENT
 
 DIGEST = BUILT.manifest_digest
 
@@ -338,6 +339,12 @@ def test_an_agent_signs_for_a_key_with_a_passphrase(tmp_path):
         os.kill(agent, signal.SIGTERM)
 
 
+def test_where_nothing_can_be_written_it_is_said(tmp_path):
+    (tmp_path / "store").write_text("a file in the place of the directory")
+    error = refused(attest, BUILT, inventory_of(write_root(tmp_path / "root")), None, tmp_path / "store")
+    assert (error.id, error.observed) == ("TS-PROVENANCE-FILE", "File exists")
+
+
 def test_again_with_something_else_replaces_the_whole(store, keys, tmp_path):
     directory, verifier = store
     before = {path.name: path.read_bytes() for path in place(directory).iterdir()}
@@ -396,7 +403,7 @@ def test_the_same_image_gives_the_same_bytes_whatever_the_order(image, chance):
 def test_other_contents_give_another_statement_and_serial_number(image, other):
     if (image.manifest_digest, image.context) != (other.manifest_digest, other.context):
         inventory = inventory_of_nothing()
-        assert canonical_json(statement(image)) != canonical_json(statement(other))
+        assert canonical_json(statement(image, "0" * 64)) != canonical_json(statement(other, "0" * 64))
         assert sbom(image, inventory)["serialNumber"] != sbom(other, inventory)["serialNumber"]
 
 
@@ -464,10 +471,9 @@ def test_what_a_statement_says():
     assert found["source"] == {"gitCommit": "e" * 40}
     assert (found["numpy"], found["libc6"]) == ({"sha256": "4" * 64}, {"sha256": "5" * 64})
     assert said["predicate"]["runDetails"]["byproducts"] == [{"name": SBOM, "digest": {"sha256": "0" * 64}}]
-    scratch = statement(built(base=None, base_digest=None, commit=None))
+    scratch = statement(built(base=None, base_digest=None, commit=None), "0" * 64)
     roles = [each["annotations"]["role"] for each in scratch["predicate"]["buildDefinition"]["resolvedDependencies"]]
     assert roles == ["dockerfile", "context", "lock", "lock"]
-    assert "byproducts" not in scratch["predicate"]["runDetails"]
 
 
 def test_the_chain_for_a_reader(store):

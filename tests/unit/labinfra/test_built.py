@@ -10,12 +10,13 @@ import tarfile
 from pathlib import Path
 
 from trispark.images.built import DIRECTORY, read_built
-from trispark.images.oci import LAYER_TYPE, BlobStore, Descriptor, OciImage, canonical
+from trispark.images.oci import LAYER_TYPE, BlobStore, Descriptor, OciImage
 from trispark.images.provenance import attest
 from trispark.images.root_inventory import inventory_of
 from trispark.lab.built import describe
 from trispark.lab.layout import Paths
 from trispark.lab.prepared import Image, Prepared
+from trispark_node.canonical import canonical_json
 
 
 def layer(store: BlobStore, name: str, text: str) -> tuple[str, int]:
@@ -46,7 +47,7 @@ def world(root: Path) -> tuple[Paths, Prepared, OciImage, BlobStore]:
         Descriptor(LAYER_TYPE, *layer(store, "var/lib/dpkg/status", STATUS)),
         Descriptor(LAYER_TYPE, *layer(store, "opt/a-1.dist-info/METADATA", "Name: a\nVersion: 1\n")),
     ]
-    config = store.add_bytes("config", canonical({"architecture": "arm64"}))
+    config = store.add_bytes("config", canonical_json({"architecture": "arm64"}))
     made = OciImage(store.add_bytes("manifest", b"{}"), config, tuple(layers))
     return paths, Prepared(images, {}, "", "", "", ""), made, store
 

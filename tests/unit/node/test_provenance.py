@@ -10,7 +10,8 @@ from trispark_node import provenance
 from trispark_node.canonical import canonical_json, sha256_hex
 from trispark_node.fields import Fields
 from trispark_node.mutation import Mode, mutate
-from trispark_node.provenance import FACT, MOST_BYTES, SBOM, SIGNATURE, STATEMENT, Fact, StoreRequest
+from trispark_node.provenance import FACT, Fact, StoreRequest
+from trispark_node.provenance_files import MOST_BYTES, SBOM, SIGNATURE, STATEMENT
 
 DIGEST = "a" * 64
 IMAGE = f"registry:5000/trispark/lab-engine@sha256:{DIGEST}"
