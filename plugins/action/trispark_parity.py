@@ -48,9 +48,9 @@ def chain(given: dict[str, Any]) -> dict[str, Any]:
 
     root = Path(given["root"]).resolve()
     site = load_site(root / "inventory" / given["site"], images="optional")
-    same_set = load_catalog(root).engines[site.engine].identity.same_set
+    identity = load_catalog(root).engines[site.engine].identity
     nodes = {node.rank: node.name for node in site.nodes}
-    compared = make_chain(site.name, site.engine_image, nodes, given["answers"], same_set)
+    compared = make_chain(site.name, site.engine_image, nodes, given["answers"], identity.same_set, identity.needed)
     found = published(compared, root, verifier_of(site))
     return {
         "changed": False,

@@ -111,6 +111,7 @@ class EngineIdentity(Strict):
 
     sources: tuple[str, ...] = Field(min_length=1)
     same_set: tuple[str, ...]
+    needed: tuple[str, ...]
     compiled: tuple[str, ...]
     autotune: str | None
 

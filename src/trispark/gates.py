@@ -216,7 +216,8 @@ class _Gates:
         if self.identity is None:
             return []
         identities = {rank: seen.get("identity") or {} for rank, seen in self.observed.items()}
-        compared, problems = libraries(identities, self.nodes, self.identity["same_set"])
+        needed = self.identity.get("needed", ())  # a generation that was stored before it was asked for has none
+        compared, problems = libraries(identities, self.nodes, self.identity["same_set"], needed)
 
         def judge(rank: int, _seen: Mapping[str, Any]) -> tuple[bool, str, str]:
             said = problems.get(rank) or compared.words(rank, self.nodes[rank])

@@ -166,12 +166,16 @@ def differ(identities: Mapping[str, Identity | None]) -> bool:
 
 
 def libraries(
-    identities: Mapping[int, Identity], nodes: Mapping[int, str], same_set: Sequence[str]
+    identities: Mapping[int, Identity],
+    nodes: Mapping[int, str],
+    same_set: Sequence[str],
+    needed: Sequence[str] = (),
 ) -> tuple[Compared, dict[int, str]]:
     """(what the ranks have otherwise, problems by rank) of the native code that their processes have loaded.
 
     The head serves an API that the others do not have, so ranks need not load the same files; one that several have
     must be the same. What a pattern of `same_set` names is loaded from the same places on all ranks as well.
+    Of each pattern of `needed` every rank has loaded something: ranks that all lack it are equal, and wrong.
     """
     listed = {rank: dict((each.get("libraries") or {}).get("listed") or {}) for rank, each in identities.items()}
     problems: dict[int, str] = {}
@@ -181,6 +185,8 @@ def libraries(
             problems[rank] = "no loaded library was seen"
         elif unread:
             problems[rank] = "; ".join(f"{path} {listed[rank][path]}" for path in unread[:MOST_NAMED])
+        elif lacking := [pattern for pattern in needed if not any(fnmatchcase(path, pattern) for path in listed[rank])]:
+            problems[rank] = f"nothing is loaded that matches {', '.join(lacking)}"
     return compare(listed, nodes, lambda path: matches(path, same_set)), problems
 
 

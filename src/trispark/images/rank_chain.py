@@ -63,6 +63,7 @@ def make_chain(
     nodes: Mapping[int, str],
     answers: Mapping[str, Answer | None],
     same_set: Sequence[str],
+    needed: Sequence[str] = (),
 ) -> Chain:
     """`reference`: of the site, None where it has none yet; `nodes`: {rank: node}; `answers`: {node: answer}."""
     seen = {rank: dict(answers[node] or {}) for rank, node in sorted(nodes.items()) if answers.get(node)}
@@ -80,7 +81,7 @@ def make_chain(
             _container_image(seen, names),
             _adapters(seen, running, names),
             _source(running, names),
-            _libraries(running, names, same_set),
+            _libraries(running, names, same_set, needed),
         ]
     else:
         steps += [
@@ -202,10 +203,12 @@ def _source(running: Mapping[int, Answer], names: Mapping[int, str]) -> Step:
     return _step("source", check.hashes, names, check.problems)
 
 
-def _libraries(running: Mapping[int, Answer], names: Mapping[int, str], same_set: Sequence[str]) -> Step:
+def _libraries(
+    running: Mapping[int, Answer], names: Mapping[int, str], same_set: Sequence[str], needed: Sequence[str]
+) -> Step:
     """The value is the number of libraries: ranks need not load the same ones."""
     identities = _identities(running, names)
-    compared, problems = libraries(identities, names, same_set)
+    compared, problems = libraries(identities, names, same_set, needed)
     counts = {rank: (each.get("libraries") or {}).get("files") for rank, each in identities.items()}
     values = {rank: None if count is None else f"{count} loaded" for rank, count in counts.items()}
     return _step("libraries", values, names, {**_odd(compared, names), **problems})

@@ -159,6 +159,14 @@ def test_libraries(files: list[dict[str, str]], odd: set[int], problems: set[int
     assert (set(compared.odd), set(said)) == (odd, problems)
 
 
+def test_ranks_that_all_lack_what_is_needed_are_equal_and_wrong() -> None:
+    """A pattern that matches nothing anywhere would be satisfied by all ranks alike."""
+    compared, said = libraries(loaded({"/l": A}, {"/l": A}, {"/l": A, NCCL: B}), NODES, (), SAME_SET)
+    assert set(said) == {0, 1}
+    assert "*/libnccl.so*" in said[0]
+    assert set(compared.odd) == set()
+
+
 def identity(**trees_of: dict[str, str]) -> dict[str, Any]:
     libs = {"hash": hash_of({"/l": A}), "files": 1, "bytes": 1, "listed": {"/l": A}, "made_here": []}
     named = {name: tree_of(files, listed=True) for name, files in trees_of.items()}

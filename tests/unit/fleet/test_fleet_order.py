@@ -192,9 +192,10 @@ def test_the_model_comes_to_every_task_of_a_playbook(tapes: dict[str, list[list[
 
 
 ELSEWHERE: dict[str, set[str]] = {
+    # `parity` reads hashes and changes nothing; its gates are in tests/unit/controller/test_parity_launch.py.
     # An own rollback has no older one to recover.
-    "rollback": {CATCH_UP},
+    "rollback": {CATCH_UP, "parity"},
     # A boot outside a trial completes a rollback that was left before it begins, by a rollback of its own.
-    "boot": {CATCH_UP, "rollback-clear"}, "recover": {CATCH_UP, "rollback-clear"},
+    "boot": {CATCH_UP, "rollback-clear", "parity"}, "recover": {CATCH_UP, "rollback-clear"},
     "stop": set(), "prune": set(), "promote": {CATCH_UP},
 }  # fmt: skip

@@ -125,7 +125,7 @@ def answer(files: dict[str, str], *, listed: bool) -> dict[str, Any]:
             "identity": {
                 "source": hashed(files, listed),
                 "adapters": hashed(adapters, listed),
-                "libraries": hashed({"/usr/lib/libc.so.6": "8" * 64}, True),
+                "libraries": hashed({"/opt/site-packages/numpy/core.so": "8" * 64}, True),
                 "autotune": None,
                 "seconds": 0.1,
             },
