@@ -18,25 +18,25 @@ from fault_lab import (
     SERVING,
     STATE,
     Matrix,
+    boot_of,
     current,
     front,
-    require_serving,
     require_stopped,
     running,
     shell,
 )
 
 pytestmark = pytest.mark.lab
-NODE = "spark1"
+NODE, OTHER = "spark1", "spark2"
 SHARDS = "/srv/engram"
 
 
 @contextmanager
-def small_disk(lab: Any, directory: str, extra_kib: int = 64) -> Iterator[None]:
+def small_disk(lab: Any, directory: str, extra_kib: int = 64, node: str = NODE) -> Iterator[None]:
     """`directory` on a file system of its own that has only `extra_kib` left; its content is kept, also afterwards."""
     shell(
         lab,
-        NODE,
+        node,
         f"size=$(du -sk {directory} | cut -f1); mkdir -p /run/kept; cp -a {directory}/. /run/kept/; "
         f"mount -t tmpfs -o size=$((size + size / 4 + {extra_kib} + 1024))k tmpfs {directory}; "
         f"cp -a /run/kept/. {directory}/; rm -rf /run/kept",
@@ -46,49 +46,44 @@ def small_disk(lab: Any, directory: str, extra_kib: int = 64) -> Iterator[None]:
     finally:
         shell(
             lab,
-            NODE,
+            node,
             f"rm -f {directory}/filler; mkdir -p /run/kept; cp -a {directory}/. /run/kept/; umount -l {directory}; "
             f"cp -a /run/kept/. {directory}/; rm -rf /run/kept",
         )
 
 
-def fill(lab: Any, directory: str) -> None:
-    shell(lab, NODE, f"dd if=/dev/zero of={directory}/filler bs=4k 2>/dev/null || true; sync")
-    assert shell(lab, NODE, f"df --output=avail {directory} | tail -n 1").strip() == "0"
+def fill(lab: Any, directory: str, node: str = NODE) -> None:
+    shell(lab, node, f"dd if=/dev/zero of={directory}/filler bs=4k 2>/dev/null || true; sync")
+    assert shell(lab, node, f"df --output=avail {directory} | tail -n 1").strip() == "0"
 
 
-def test_the_disk_of_the_state_is_full(ready: Any, matrix: Matrix) -> None:
-    """Generations, journal, epoch and link: the reserve makes room for a rollback."""
-    promised = "stopped, repointed and recorded as far as there is room, from the reserve; the target serves"
-    injected = "no byte free below /var/lib/trispark of rank 1"
-    with matrix.row("disk full on generation store", injected, SERVING, promised) as row, small_disk(ready, STATE):
-        fill(ready, STATE)
-        ran = front(ready, "rollback")
-        assert "stopped and repointed on all nodes" in ran.output, ran.output[-2500:]
-        assert all(running(ready.inspect(name)) for name in ready.nodes), ran.output[-2500:]
-        row.seconds = ran.seconds
-        said = "and it is said that the record did not reach the node" if ran.rc else "and its record found room"
-        row.observed = f"stopped and repointed from the reserve, the target serves, {said}"
-        if ran.rc == 0:
-            require_serving(ready)
-        else:
-            assert "TS-RECORD-APPEND" in ran.output, ran.output[-2500:]
-
-
-@pytest.mark.leaves_stopped
-def test_the_disk_of_the_records_is_full(known: Any, matrix: Matrix) -> None:
-    promised = "the target serves; that the record did not reach the node is said; it gets it with the next boot"
-    injected = "no byte free in records/ of rank 1"
-    with matrix.row("disk full on records", injected, ROLLBACK, promised, mended=True) as row:
-        with small_disk(known, f"{STATE}/records", extra_kib=0):
-            fill(known, f"{STATE}/records")
-            ran = front(known, "rollback")
+def test_the_disks_of_the_state_and_of_the_records_are_full(ready: Any, matrix: Matrix) -> None:
+    """On two nodes at once. Generations, journal, epoch and link: the reserve makes room for a rollback."""
+    state = "stopped, repointed and recorded as far as there is room, from the reserve; the target serves"
+    records = "the target serves; that the record did not reach the node is said; it gets it with the next boot"
+    injected = ("no byte free below /var/lib/trispark of rank 2", "no byte free in records/ of rank 1")
+    with (
+        matrix.row("disk full on generation store", injected[0], SERVING, state) as stored,
+        matrix.row("disk full on records", injected[1], SERVING, records, mended=True) as recorded,
+    ):
+        with (
+            small_disk(ready, STATE, node=OTHER),
+            small_disk(ready, f"{STATE}/records", extra_kib=0),
+        ):
+            fill(ready, STATE, OTHER)
+            fill(ready, f"{STATE}/records")
+            ran = front(ready, "rollback")
+            assert "stopped and repointed on all nodes" in ran.output, ran.output[-2500:]
             assert ran.rc != 0
             assert "TS-RECORD-APPEND" in ran.output, ran.output[-2500:]
-            assert all(running(known.inspect(name)) for name in known.nodes)
-        assert len({known.node(name, "ls", f"{STATE}/records") for name in known.nodes}) == 2, "it lacks the record"
-        row.seconds = ran.seconds
-        row.observed = "TS-RECORD-APPEND names the node, the target serves; every node has every record later"
+            assert NODE in ran.output
+            assert all(running(ready.inspect(name)) for name in ready.nodes), ran.output[-2500:]
+        kept = {name: set(ready.node(name, "ls", f"{STATE}/records").split()) for name in ready.nodes}
+        assert kept[NODE] < kept["spark0"], "it lacks the record"
+        stored.seconds = recorded.seconds = ran.seconds
+        room = "its record found room" if kept[OTHER] == kept["spark0"] else "the record did not reach the node"
+        stored.observed = f"stopped and repointed from the reserve, the target serves, {room}"
+        recorded.observed = "TS-RECORD-APPEND names the node, the target serves; every node has every record later"
 
 
 def test_the_disk_of_the_shards_is_full(known: Any, matrix: Matrix) -> None:
@@ -111,22 +106,35 @@ def test_the_disk_of_the_shards_is_full(known: Any, matrix: Matrix) -> None:
 
 
 @pytest.mark.leaves_stopped
-def test_the_file_system_is_read_only(ready: Any, matrix: Matrix) -> None:
-    promised = "every engine is stopped, the node is named and nothing serves; writable again, the same rollback serves"
-    injected = "/var/lib/trispark of rank 1 mounted read-only"
-    row_of = matrix.row("read-only file system", injected, SERVING, promised, mended=True)
-    with row_of as row, small_disk(ready, STATE):
+def test_one_file_system_is_read_only_and_one_docker_engine_is_gone(ready: Any, matrix: Matrix) -> None:
+    """On two nodes at once, so that each has to be told from the other."""
+    read_only = "the node is named, its engine is stopped and nothing serves; writable again, the same rollback serves"
+    gone = "that node is named, nothing is called stopped that is not proven; the others are stopped"
+    injected = (f"{STATE} of rank 1 mounted read-only", "the Engine's socket taken away on rank 2")
+    with (
+        matrix.row("read-only file system", injected[0], SERVING, read_only, mended=True) as row,
+        matrix.row("Docker Engine stopped", injected[1], SERVING, gone, mended=True) as docker_gone,
+        small_disk(ready, STATE),
+    ):
+        before = boot_of(ready.inspect(OTHER))
         shell(ready, NODE, f"mount -o remount,ro {STATE}")
+        shell(ready, OTHER, "mv /run/docker.sock /run/docker.sock.away")
         try:
             ran = front(ready, "rollback")
         finally:
+            shell(ready, OTHER, "mv /run/docker.sock.away /run/docker.sock")
             shell(ready, NODE, f"mount -o remount,rw {STATE}")
+        said = ran.rollback["nodes"]
         assert ran.rc != 0
-        assert NODE in ran.output
-        for name in ready.nodes:
+        assert ran.rollback["state"] in ("DEGRADED", "FAILED")
+        assert "TS-AGENT-DOCKER" in said[OTHER], said
+        assert "TS-AGENT-DOCKER" not in said[NODE], said
+        assert boot_of(ready.inspect(OTHER)) == before, "nobody could touch it"
+        for name in ("spark0", NODE):
             assert not running(ready.inspect(name)), f"{name} is stopped"
-        row.seconds = ran.seconds
-        row.observed = f"{ran.rollback['state']}: {ran.rollback['nodes'][NODE][:90]}; nothing runs"
+        row.seconds = docker_gone.seconds = ran.seconds
+        row.observed = f"{ran.rollback['state']}: {said[NODE][:90]}; its engine is stopped"
+        docker_gone.observed = f"{ran.rollback['state']} after {ran.seconds:.1f} s: {said[OTHER][:100]}"
 
 
 SHARD_FAULTS = {

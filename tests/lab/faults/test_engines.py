@@ -267,10 +267,10 @@ def test_two_nodes_were_changed_by_hand(ready: Any, matrix: Matrix) -> None:
 @pytest.mark.leaves_stopped
 def test_an_engine_hangs_while_it_starts(known: Any, matrix: Matrix) -> None:
     promised = "the boot ends at its deadline on every rank, the rank is named, logs kept; rollback serves"
-    injected = "SIGSTOP to rank 1's engine as soon as it runs; a deadline of 7 s"
+    injected = "SIGSTOP to rank 1's engine as soon as it runs; a deadline of 6 s"
     with matrix.row("engine hangs in start", injected, BOOT, promised, mended=True) as row:
         before = boot_of(known.inspect("spark1"))
-        going = begin(known, "play", "rollback", "-e", "site_start_deadline_s=7", "-e", "site_stop_deadline_s=4")
+        going = begin(known, "play", "rollback", "-e", "site_start_deadline_s=6", "-e", "site_stop_deadline_s=4")
         until("the engine runs", started(known, "spark1", before), 60 * known.patience, 0.02)
         boot = boot_of(known.inspect("spark1"))
         shell(known, "spark1", f"kill -STOP {pid_of(known, 'spark1')}")

@@ -227,12 +227,9 @@ def test_a_node_goes_in_a_trial(ready: Any, matrix: Matrix, name: str) -> None:
             completed(row, ready)
 
 
+@pytest.mark.slow
 @pytest.mark.leaves_stopped
-@pytest.mark.parametrize(
-    "fault",
-    [DOCKER_GONE, pytest.param(DOCKER_HANGS, marks=pytest.mark.slow)],
-    ids=lambda fault: fault.name,
-)
+@pytest.mark.parametrize("fault", [DOCKER_GONE, DOCKER_HANGS], ids=lambda fault: fault.name)
 def test_a_docker_engine_does_not_answer(ready: Any, matrix: Matrix, fault: NodeFault) -> None:
     promised = "that node is named, nothing is called stopped that is not proven; the others are stopped and repointed"
     with matrix.row(fault.name, fault.injected, SERVING, promised, mended=True) as row:
