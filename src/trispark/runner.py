@@ -27,8 +27,9 @@ from trispark.host.state import private_directory, state_directory
 from trispark.lifeline import tied
 from trispark.run_events import FailedEvent, PlaySeconds, QuietObserver, RunEvents, RunObserver
 
-INTERRUPT_GRACE_S = 20.0
-"""How long ansible-playbook may take to end after the first Ctrl-C before it is killed."""
+INTERRUPT_GRACE_S = 5.0
+"""How long ansible-playbook may take to end after the first Ctrl-C before it is killed. It ends at once, or hangs for
+good where the signal met it between two of its processes; what it leaves is the same as after a kill."""
 MISSED_TASKS = 3
 """So many tasks begun after it was asked to end say that it did not notice: Python drops an exception that a signal
 raises inside a finaliser, and ansible-playbook asks itself once. One or two may be on their way when it is asked."""

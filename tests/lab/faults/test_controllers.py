@@ -71,13 +71,13 @@ def recovered(lab: Any, matrix: Matrix, *rows: Row) -> None:
         row.seconds = done.seconds
 
 
-def test_a_controller_is_ended_in_a_boot_and_in_its_recovery(known: Any, matrix: Matrix) -> None:
+def test_a_controller_is_ended_in_a_boot_and_in_its_recovery(ready: Any, matrix: Matrix) -> None:
     """SIGKILL in a boot; SIGTERM in the recovery from it, once its rollback starts engines."""
     with (
-        ended_in_the_middle(known, matrix, "controller SIGKILL", BOOT, ("play", "boot")) as killed,
-        ended_in_the_middle(known, matrix, "controller SIGTERM", ROLLBACK, ("recover",)) as terminated,
+        ended_in_the_middle(ready, matrix, "controller SIGKILL", BOOT, ("play", "boot")) as killed,
+        ended_in_the_middle(ready, matrix, "controller SIGTERM", ROLLBACK, ("recover",)) as terminated,
     ):
-        recovered(known, matrix, killed, terminated)
+        recovered(ready, matrix, killed, terminated)
 
 
 @pytest.mark.slow
