@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import importlib
 import re
 import ssl
 import sys
@@ -28,7 +29,6 @@ from trispark.host.machine import LocalMachine, Machine
 from trispark.images.lock_model import MACHINES, WheelInput
 from trispark_node.plain_json import parse_json
 
-DEFAULT: Final = "https://pypi.org/simple"
 ACCEPT: Final = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 ANSWER_S: Final = 60.0
 PIP_S: Final = 60.0
@@ -152,7 +152,7 @@ class PackageIndex:
         certificates = told.get("cert")
         if certificates is not None and not Path(certificates).is_file():
             raise _index_error("pip's file of certificates is not there", "a file of certificates, or none")
-        return cls(told.get("index-url") or DEFAULT, UrllibHttp(certificates=certificates))
+        return cls(told.get("index-url") or _pips_own(), UrllibHttp(certificates=certificates))
 
     def files(self, project: str) -> tuple[IndexFile, ...]:
         """All files of a project. Raises TS-IMAGES-INDEX (it does not answer, or not in a known form)."""
@@ -259,6 +259,11 @@ def _login(parts: urllib.parse.SplitResult) -> str | None:
         return None
     pair = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
     return "Basic " + base64.b64encode(pair.encode()).decode()
+
+
+def _pips_own() -> str:
+    """The index that pip asks where nothing is configured, from pip itself: this project names none."""
+    return str(importlib.import_module("pip._internal.models.index").PyPI.simple_url)
 
 
 def _pip_values(machine: Machine) -> dict[str, str]:
