@@ -212,9 +212,9 @@ def test_a_run_that_does_not_end_is_ended_and_has_failed(checkout: Path) -> None
 
 def test_a_deadline_that_passes_while_a_person_ends_the_run_is_not_the_cause() -> None:
     subject, clock, _ = interrupts(42)
-    limit = Limit(subject, clock.now + 10, clock)
+    limit = Limit(subject, clock.now + INTERRUPT_GRACE_S / 4, clock)
     subject.handle()
-    clock.now += 11
+    clock.now += INTERRUPT_GRACE_S / 2
     assert (limit.must_kill(), limit.passed) == (False, False)
 
 
