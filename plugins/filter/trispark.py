@@ -38,11 +38,13 @@ def _rows_of_refusal(value: Any) -> dict[str, Any]:
     return {"rows": list(rows), "log_tail": [str(value["msg"])]} if rows and value.get("msg") else {}
 
 
-def answer(variables: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+def answer(variables: Mapping[str, Any], name: str, verb: str = "") -> dict[str, Any] | None:
     """The agent's answer that a task registered under `name` on one host; None when there is none, or a refusal in its
-    place."""
+    place. With `verb` that to a step of several."""
     value = variables.get(name)
     found = value.get("answer") if isinstance(value, Mapping) else None
+    if verb and isinstance(value, Mapping):
+        found = (value.get("answers") or {}).get(verb)
     return dict(found) if isinstance(found, Mapping) and found.get("ok") else None
 
 
@@ -51,9 +53,10 @@ def results(hosts: Sequence[str], hostvars: HostVars, name: str) -> dict[str, An
     return {host: hostvars[host].get(name) or {} for host in hosts}
 
 
-def answers(hosts: Sequence[str], hostvars: HostVars, name: str) -> dict[str, dict[str, Any] | None]:
-    """{host: the agent's answer that a task registered under `name` there}; None where the node did not answer."""
-    return {host: answer(hostvars[host], name) for host in hosts}
+def answers(hosts: Sequence[str], hostvars: HostVars, name: str, verb: str = "") -> dict[str, dict[str, Any] | None]:
+    """{host: the agent's answer that a task registered under `name` there}; None where the node did not answer. With
+    `verb` that to a step of several."""
+    return {host: answer(hostvars[host], name, verb) for host in hosts}
 
 
 def picked(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,13 +13,36 @@ description:
   - A person on the node's shell can call the same verbs.
 options:
   verb:
-    description: The agent's verb, for instance V(status), V(stage) or V(start).
+    description: The agent's verb, for instance V(status), V(stage) or V(start). Needed where there are no O(steps).
     type: str
-    required: true
   request:
     description: The request as the agent documents it for that verb.
     type: dict
     default: {}
+  steps:
+    description:
+      - Verbs that are called one after the other, until one fails, in one call of the agent. Each is what it would be
+        alone.
+      - Excludes O(verb).
+    type: list
+    elements: dict
+    suboptions:
+      verb:
+        description: The agent's verb.
+        type: str
+        required: true
+      request:
+        description: Its request.
+        type: dict
+        default: {}
+      requests:
+        description: Several requests in place of one, each a step of its own; an empty list is none.
+        type: list
+        elements: dict
+      when:
+        description: Whether the step is taken.
+        type: bool
+        default: true
   agent:
     description: Path of the agent on the node.
     type: path
@@ -52,6 +75,16 @@ EXAMPLES = r"""
     request:
       deadline_s: 15
 
+- name: Check that a generation could start, and read what it would run
+  trispark_node:
+    steps:
+      - verb: can-start
+        request:
+          generation: "{{ boot_plan.generation }}"
+      - verb: parity
+        request:
+          generation: "{{ boot_plan.generation }}"
+
 - name: Read the state of a node that may not answer
   trispark_node:
     verb: status
@@ -60,9 +93,13 @@ EXAMPLES = r"""
 
 RETURN = r"""
 answer:
-  description: The agent's answer.
+  description: The agent's answer; with O(steps) that of the last one.
   type: dict
   returned: success
+answers:
+  description: By verb the answer to the last step of it; also of a call in which a later step failed.
+  type: dict
+  returned: with O(steps)
 check_id:
   description: Stable id of the failure.
   type: str

@@ -21,6 +21,8 @@ LATE: Final = "TS-AGENT-LATE"
 """Id of the error of a call that took too long."""
 AGENT_SHARE: Final = 0.8
 """Of a call with a bound of its own: what the agent gets, before it is told to end."""
+STEPS: Final = "steps"
+"""The verb of several verbs in one call, and where its request has them."""
 LATE_STATUS: Final = (124, 137)
 """Of `timeout`: after TERM, after KILL."""
 _OF_REQUEST: Final = ("deadline_s", "timeout_s", "lock_wait_s", "wait_s")
@@ -35,6 +37,7 @@ class Bound(NamedTuple):
 
 DEADLINES: Final[Mapping[str, Bound]] = {
     "version": Bound(60),
+    "steps": Bound(10),
     "host": Bound(120),
     "status": Bound(300),
     "image-ensure": Bound(4 * 3600),  # tens of GB; the agent bounds the registry's silence
@@ -92,7 +95,10 @@ UNKNOWN: Final = Bound(60)
 
 
 def deadline_s(verb: str, request: Mapping[str, Any]) -> float:
-    """Seconds after which the node ends this call; requests of a batch run at the same time, so the longest counts."""
+    """Seconds after which the node ends this call; requests of a batch run at the same time, so the longest counts,
+    and steps one after the other."""
+    if verb == STEPS:
+        return DEADLINES[STEPS].own_s + sum(deadline_s(each["verb"], each["request"]) for each in request[STEPS])
     bound = DEADLINES.get(f"{verb} {request.get('action')}") or DEADLINES.get(verb, UNKNOWN)
     given = max([_given(request), *(_given(each) for each in request.get("requests") or ())])
     return bound.own_s + bound.times * given

@@ -4,7 +4,7 @@ Built by `trispark_node.build` into one file, `trispark-node`, which needs Pytho
 """
 
 VERSION = "0.1.0"
-PROTOCOL = 2
+PROTOCOL = 3
 """Number of the request and answer shapes; a request with another number is refused."""
 
 NODE_ROOT = "/var/lib/trispark"

@@ -121,6 +121,7 @@ def _of_the_node(place: str) -> Callable[[Node, None], Plan]:
 
 HELP = {
     "version": "version of the agent and of its protocol",
+    "steps": "several verbs in one call, one after the other, until one fails",
     "host": "memory, disks, addresses and Docker of this node",
     "status": "generation, engine, canary, packed state, drift, records, and what is damaged",
     "image-ensure": "have an image by its digest: from its registry, or from an archive on this node",
@@ -172,6 +173,8 @@ HELP = {
 
 VERBS: dict[str, Verb] = {
     "version": _reading(lambda _node: {"version": VERSION, "protocol": PROTOCOL}),
+    # Each of its steps asks for the locks that its own verb needs.
+    "steps": Verb(lambda node, fields: _later("steps:steps")(node, fields, _run_of), changes=True),
     "host": _asking(_later("host:HostRequest.parse"), _later("host:host")),
     "status": _asking(_later("status:StatusRequest.parse"), _later("status:status")),
     "image-ensure": _changing(
@@ -273,7 +276,7 @@ def answer(node: Node, verb: str, text: bytes | str) -> tuple[dict[str, Any], in
         return {"ok": False, "error": internal_error(node, verb, error).fields()}, 1
 
 
-def _dispatch(node: Node, verb: str, text: bytes | str) -> dict[str, Any]:
+def _run_of(verb: str) -> Run:
     if verb not in VERBS:
         raise AgentError(
             "TS-AGENT-VERB",
@@ -284,6 +287,11 @@ def _dispatch(node: Node, verb: str, text: bytes | str) -> dict[str, Any]:
             remedy="call one of them, with the request as JSON on standard input (trispark-node --help explains them)",
             status=2,
         )
+    return VERBS[verb].run
+
+
+def _dispatch(node: Node, verb: str, text: bytes | str) -> dict[str, Any]:
+    run = _run_of(verb)
     try:
         values = parse_json(text) if text.strip() else {}
     except ValueError as error:
@@ -306,7 +314,7 @@ def _dispatch(node: Node, verb: str, text: bytes | str) -> dict[str, Any]:
             remedy="install the agent that belongs to the controller: ./trispark play install (lab: ./trispark lab up)",
             status=2,
         )
-    return VERBS[verb].run(node, fields)
+    return run(node, fields)
 
 
 def main(argv: Sequence[str], stdin: IO[str] | None = None, stdout: IO[str] | None = None) -> int:

@@ -31,7 +31,7 @@ from trispark_node.containers import (
 )
 from trispark_node.docker_client import Container, MountPoint
 from trispark_node.errors import AgentError
-from trispark_node.fields import NAME, Fields
+from trispark_node.fields import GENERATION_ID, NAME, Fields
 from trispark_node.mutation import Plan
 from trispark_node.node import Node
 from trispark_node.spec import Spec
@@ -45,11 +45,13 @@ KILL_WAIT_S = 10.0
 
 @dataclass(frozen=True)
 class StartRequest:
-    """`clear_autotune`: begin without the tactics that lie there, whatever image they were made under."""
+    """`clear_autotune`: begin without the tactics that lie there, whatever image they were made under. `generation`:
+    the one that must be current, None for whichever is."""
 
     boot_id: str
     epoch: int
     clear_autotune: bool = False
+    generation: str | None = None
 
     @classmethod
     def parse(cls, fields: Fields) -> StartRequest:
@@ -57,6 +59,7 @@ class StartRequest:
             fields.text("boot_id", pattern=NAME),
             fields.integer("epoch", low=1),
             fields.boolean("clear_autotune", False),
+            fields.optional_text("generation", pattern=GENERATION_ID),
         )
 
 
@@ -77,6 +80,15 @@ class StopRequest:
 def plan_start(node: Node, request: StartRequest) -> Plan:
     """Every refusal comes before the first effect."""
     generation = generations.require_current(node)
+    if request.generation not in (None, generation):
+        raise AgentError(
+            "TS-AGENT-NOT-CURRENT",
+            "another generation than the one to be started is current on this node",
+            where=str(node.layout.current),
+            expected=str(request.generation),
+            observed=generation,
+            remedy="see who changed it (the journal); then boot or roll back again",
+        )
     generations.require_whole(node, generation)
     spec = generations.load_spec(node, generation)
     _check_epoch(node, request)

@@ -36,7 +36,8 @@ def flat(path: Path, given: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any
 
 
 def only_reads(play: dict[str, Any]) -> bool:
-    verbs = [task.get("trispark_node", {}).get("verb") for task in play.get("tasks", ())]
+    calls = [task.get("trispark_node", {}) for task in play.get("tasks", ())]
+    verbs = [step.get("verb") for call in calls for step in call.get("steps", [call])]
     return "roles" not in play and all(verb in VERBS and not VERBS[verb].changes for verb in verbs)
 
 

@@ -200,7 +200,7 @@ class FleetMachine(RuleBasedStateMachine):
             node.fuse.left = None
             return {"unreachable": True, "msg": "no route to host"}
         run = under.run
-        if call.verb in (*OF_LOCK, *READING):
+        if set(call.verbs) <= {*OF_LOCK, *READING}:
             return taken(self.fleet, run, call)
         holder = holder_of(node)
         if holder is not None and holder["token"] != run.token:

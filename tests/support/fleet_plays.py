@@ -16,7 +16,16 @@ from typing import Any, NamedTuple
 
 from fleet_node import GENERATIONS, NAMES, STAGES, Fleet, site_request, token_of_host
 
-from trispark import boot_outcome, fleet_lock, promoted, record_chain, recovery, rollback, rollback_outcome
+from trispark import (
+    agent_steps,
+    boot_outcome,
+    fleet_lock,
+    promoted,
+    record_chain,
+    recovery,
+    rollback,
+    rollback_outcome,
+)
 from trispark.boot_plan import Moment, next_epoch
 from trispark.errors import TrisparkError
 from trispark.gate_result import GateResult
@@ -48,6 +57,11 @@ class Call(NamedTuple):
     node: str
     verb: str
     request: Mapping[str, Any]
+
+    @property
+    def verbs(self) -> list[str]:
+        """What it asks for: more than one verb where it has steps."""
+        return [str(each["verb"]) for each in self.request.get(agent_steps.STEPS, [])] or [self.verb]
 
 
 Steps = Generator[Call, Result, Any]
@@ -120,6 +134,13 @@ HEAD, WORKERS = (NAMES[0],), NAMES[1:]
 Request = Mapping[str, Any] | Callable[[str], Mapping[str, Any]]
 
 
+def step(
+    verb: str, request: Mapping[str, Any] | None = None, when: bool = True, requests: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """One of a task's `steps`, as the action plugin has it from its arguments."""
+    return {"verb": verb, "request": dict(request or {}), "requests": requests, "when": when}
+
+
 class Run:
     """One ansible-playbook: its owner's token, and the sequences. `tape`: its tasks with agents' verbs, in order."""
 
@@ -167,6 +188,25 @@ class Run:
             play.drop(bad)
             if fatal and bad:
                 raise Ended(f"{verb}: {next(iter(bad.values()))['msg']}")
+        return results
+
+    def steps(
+        self, play: Play, named: Callable[[str], list[dict[str, Any]]], *, fatal: bool = False
+    ) -> Generator[Call, Result, Results]:
+        """A task with `steps`: on each host that the play has several verbs in one call."""
+        results: Results = {}
+        begin, verbs = len(self.tape), [str(each["verb"]) for each in named(NAMES[0])]
+        for name in play.hosts:
+            asked = agent_steps.asked(named(name))
+            if not asked:
+                continue
+            called = {*self.tape[begin:], *(each["verb"] for each in asked)}
+            self.tape[begin:] = [verb for verb in verbs if verb in called]
+            results[name] = agent_steps.as_one((yield Call(name, agent_steps.STEPS, {agent_steps.STEPS: asked})))
+        bad = {name: each for name, each in results.items() if each.get("failed") or each.get("unreachable")}
+        play.drop(bad)
+        if fatal and bad:
+            raise Ended(f"{verbs[-1]}: {next(iter(bad.values()))['msg']}")
         return results
 
     def answers(self, results: Results) -> dict[str, dict[str, Any] | None]:
@@ -264,14 +304,21 @@ class Run:
         self.cache.add(record)
         return record, append
 
-    def append(self, play: Play, append: Mapping[str, list[dict[str, Any]]]) -> Steps:
-        for turn in range(max(map(len, append.values()))):
-            with_turn = [name for name in NAMES if len(append[name]) > turn]
-
-            def entry(name: str, turn: int = turn) -> Mapping[str, Any]:
-                return append[name][turn]
-
-            yield from self.task(play, "record-append", entry, with_turn)
+    def append(
+        self,
+        play: Play,
+        append: Mapping[str, list[dict[str, Any]]],
+        good: Mapping[str, Any] | None = None,
+        completes: Collection[str] = (),
+    ) -> Steps:
+        yield from self.steps(
+            play,
+            lambda name: [
+                step("record-append", requests=append[name]),
+                step("good-mark", good or {}, good is not None),
+                step("rollback-clear", {"why": "a boot serves"}, name in completes),
+            ],
+        )
 
     # --- boot.yml ---
 
@@ -300,10 +347,16 @@ class Run:
         play = Play()
         self.boot_ids.add(str(plan["boot_id"]))
         yield from self.catch_up(play, statuses, set_aside=plan["purpose"] == "rollback")
-        yield from self.task(play, "site-set", lambda name: site_request(NAMES.index(name)), fatal=True)
-        if plan["purpose"] != "rollback":
-            yield from self.task(play, "stage", lambda name: STAGES[plan["tag"]][name], fatal=True)
-        yield from self.task(play, "can-start", {"generation": plan["generation"]}, fatal=True)
+        stages = STAGES[plan["tag"]] if plan["purpose"] != "rollback" else {}
+        yield from self.steps(
+            play,
+            lambda name: [
+                step("site-set", site_request(NAMES.index(name))),
+                step("stage", stages.get(name, {}), name in stages),
+                step("can-start", {"generation": plan["generation"]}),
+            ],
+            fatal=True,
+        )
         facts, stopped, touched = yield from self.start_and_judge(plan)
         refusal = FILTERS.lock_refusal({name: fact.get("failure") or {} for name, fact in facts.items()})
         refusal = refusal or FILTERS.lock_refusal(stopped)
@@ -319,18 +372,19 @@ class Run:
         """roles/engine: boot and gates; the facts of each node, what the rescue's stop said, who was touched."""
         boot = {"epoch": plan["epoch"], "boot_id": plan["boot_id"]}
         facts: dict[str, dict[str, Any]] = {name: {} for name in NAMES}
-        play, touched = Play(), set[str]()
+        play, touched = Play(), set(NAMES if plan["purpose"] == "rollback" else ())
         try:
-            yield from self.task(play, "fence", boot)
-            self.require_all(play, "been fenced")
-            touched |= set(NAMES)
             if plan["purpose"] != "rollback":
+                yield from self.task(play, "fence", boot)
+                self.require_all(play, "been fenced")
+                touched |= set(NAMES)
                 yield from self.task(play, "stop", {"deadline_s": 15}, HEAD)
                 yield from self.task(play, "stop", {"deadline_s": 15}, WORKERS)
-            yield from self.task(play, "activate", {"generation": plan["generation"]})
-            self.require_all(play, "stopped and made the generation current")
-            yield from self.task(play, "start", boot, WORKERS)
-            yield from self.task(play, "start", boot, HEAD)
+                yield from self.task(play, "activate", {"generation": plan["generation"]})
+                self.require_all(play, "stopped and made the generation current")
+            start = {**boot, "generation": plan["generation"]}
+            yield from self.task(play, "start", start, WORKERS)
+            yield from self.task(play, "start", start, HEAD)
             self.require_all(play, "been started")
             dead = [name for name in NAMES if not self.fleet.nodes[name].up or not self.fleet.nodes[name].running()]
             play.drop({name: {"failed": True, "msg": "TS-WATCH-ENDED: the engine ended"} for name in dead})
@@ -370,14 +424,11 @@ class Run:
     ) -> Steps:
         """The plays from `Append the record` to the end."""
         play = Play()
-        yield from self.append(play, append)
-        if outcome["good"]:
-            mark = {"generation": plan["generation"], "boot_id": plan["boot_id"], "time": "2026-01-02T03:04:05Z"}
-            yield from self.task(play, "good-mark", mark)
-        if outcome["state"] == "valid":
-            clears = [name for name in NAMES if plan["purpose"] == "rollback" or statuses[name]["rollback"]]
-            yield from self.task(play, "rollback-clear", {"why": f"boot {plan['boot_id']} serves"}, clears)
-        elif touched:
+        mark = {"generation": plan["generation"], "boot_id": plan["boot_id"], "time": "2026-01-02T03:04:05Z"}
+        valid = outcome["state"] == "valid"
+        completes = {name for name in NAMES if valid and (plan["purpose"] == "rollback" or statuses[name]["rollback"])}
+        yield from self.append(play, append, mark if outcome["good"] else None, completes)
+        if not valid and touched:
             yield from self.task(play, "stop", {"deadline_s": 15})
         if outcome["good"] and plan["purpose"] != "rollback":
             yield from self.task(play, "prune", {}, ignore=True)
@@ -420,9 +471,10 @@ class Run:
         retreat = rollback_outcome.judge(target.generation, picked, target.missing, 1.0)
         if retreat.state != rollback_outcome.READY:
             raise Ended(retreat.failure_line())
-        shown = yield from self.task(Play(), "generation-show", {"generation": target.generation}, fatal=True)
-        assert {generation_id(each["answer"]["resolved"]) for each in shown.values()} == {target.generation}
-        seen = yield from self.task(Play(), "status", {}, fatal=True)
+        looks = [step("generation-show", {"generation": target.generation}), step("status", {})]
+        seen = yield from self.steps(Play(), lambda _name: looks, fatal=True)
+        shown = [each["answers"]["generation-show"]["resolved"] for each in seen.values()]
+        assert {generation_id(each) for each in shown} == {target.generation}
         now: dict[str, Any] = {name: each["answer"] for name, each in seen.items()}
         plan = {
             "generation": target.generation, "purpose": "rollback", "epoch": number, "boot_id": boot_id, "arm": None,

@@ -24,7 +24,8 @@ def playbook(name: str) -> list[str]:
     return [verb for verb in _of_file(ROOT / "playbooks" / f"{name}.yml", name) if verb not in NOT_MODELLED]
 
 
-def _of_file(path: Path, purpose: str) -> Iterator[str]:
+def _of_file(path: Path, purpose: str, never: frozenset[str] = frozenset()) -> Iterator[str]:
+    """`never`: variables of a role that are false there."""
     for each in yaml.safe_load(path.read_text(encoding="utf-8")):
         if "ansible.builtin.import_playbook" in each or "import_playbook" in each:
             name = str(each.get("ansible.builtin.import_playbook") or each["import_playbook"])
@@ -32,10 +33,12 @@ def _of_file(path: Path, purpose: str) -> Iterator[str]:
         elif "hosts" in each:
             yield from _of_tasks(each.get("tasks") or [], path, purpose)
         else:
-            yield from _of_tasks([each], path, purpose)
+            yield from _of_tasks([each], path, purpose, never)
 
 
-def _of_tasks(tasks: list[dict[str, Any]], path: Path, purpose: str) -> Iterator[str]:
+def _of_tasks(
+    tasks: list[dict[str, Any]], path: Path, purpose: str, never: frozenset[str] = frozenset()
+) -> Iterator[str]:
     for task in tasks:
         when = task.get("when", [])
         conditions = when if isinstance(when, list) else [when]
@@ -46,15 +49,20 @@ def _of_tasks(tasks: list[dict[str, Any]], path: Path, purpose: str) -> Iterator
         for part in ("block", "rescue", "always"):
             yield from _of_tasks(task.get(part) or [], path, purpose)
         if "trispark_node" in task:
-            yield str(task["trispark_node"]["verb"])
+            for step in task["trispark_node"].get("steps", [task["trispark_node"]]):
+                when = step.get("when", "")
+                if any(name in when for name in never) or (purpose == "rollback" and "plan.purpose != " in when):
+                    continue
+                yield str(step["verb"])
         elif "trispark_lock" in task:
             yield {"seen": "lock-show", "taken": "lock-take", "free": "lock-release"}[task["trispark_lock"]["state"]]
         elif "trispark_catch_up" in task:
             yield CATCH_UP
         elif (role := task.get("ansible.builtin.include_role")) is not None:
-            yield from _of_file(
-                ROOT / "roles" / role["name"] / "tasks" / f"{role.get('tasks_from', 'main')}.yml", purpose
-            )
+            place = ROOT / "roles" / role["name"]
+            defaults = yaml.safe_load((place / "defaults/main.yml").read_text(encoding="utf-8"))
+            false = frozenset(each for each in defaults if defaults[each] is False and each not in task.get("vars", {}))
+            yield from _of_file(place / "tasks" / f"{role.get('tasks_from', 'main')}.yml", purpose, false)
         elif (
             file := task.get("ansible.builtin.include_tasks") or task.get("ansible.builtin.import_tasks")
         ) is not None:
@@ -82,10 +90,10 @@ class Stage:
         try:
             while True:
                 call = steps.send(value)  # type: ignore[arg-type]
-                if before is not None and before[0] == call.verb:
+                if before is not None and before[0] in call.verbs:
                     before[1]()
                     before = None
-                if until == (call.verb, call.node):
+                if until is not None and until[0] in call.verbs and until[1] == call.node:
                     end = "killed"
                     break
                 value = taken(self.fleet, run, call)

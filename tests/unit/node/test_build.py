@@ -32,7 +32,7 @@ def test_runs_alone(agent, tmp_path):
     # -I: neither this tree nor this environment's packages can help.
     done = subprocess.run(
         [sys.executable, "-I", str(path), "record-head"],
-        input='{"protocol": 2}',
+        input='{"protocol": 3}',
         capture_output=True,
         text=True,
         check=True,

@@ -74,8 +74,8 @@ def test_another_controllers_version_is_refused_by_every_verb_before_it_does_any
 def test_main_prints_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TRISPARK_ROOT", str(tmp_path))
     out = io.StringIO()
-    assert cli.main(["version"], io.StringIO('{"protocol": 2}'), out) == 0
-    assert json.loads(out.getvalue()) == {"ok": True, "version": "0.1.0", "protocol": 2}
+    assert cli.main(["version"], io.StringIO('{"protocol": 3}'), out) == 0
+    assert json.loads(out.getvalue()) == {"ok": True, "version": "0.1.0", "protocol": 3}
     assert out.getvalue().count("\n") == 1
 
 

@@ -154,6 +154,7 @@ CASES = {
 }
 NODE = "unit/node/"
 ELSEWHERE = {
+    "steps": NODE + "test_steps.py::test_each_has_its_own_answer_and_its_own_place_in_the_journal",
     "recover": NODE + "test_crash_points.py::test_recover_itself_may_die_at_every_step",
     "engram": NODE + "test_engram.py::test_packing_killed_at_every_step",
     "engram-job": NODE

@@ -261,6 +261,14 @@ def test_stale_container_of_ours_is_saved_and_removed(bench, active, engine_labe
     assert bench.node.layout.boot_log("b0").read_bytes() == b"old line\n"
 
 
+def test_only_the_generation_that_is_meant_is_started(bench, active):
+    meant = active["generation"]
+    error = bench.refused("start", boot_id="b1", epoch=5, generation="g0123456789abcdef")
+    assert (error["id"], error["expected"], error["observed"]) == ("TS-AGENT-NOT-CURRENT", "g0123456789abcdef", meant)
+    assert bench.docker.events == []
+    assert bench.ask("start", boot_id="b1", epoch=5, generation=meant)["generation"] == meant
+
+
 def test_another_running_engine_of_ours_is_no_stale_one(bench, active, engine_labels):
     bench.docker.add("trispark-engine", "running", engine_labels("b0"))
     assert bench.refused("start", boot_id="b1", epoch=5)["id"] == "TS-AGENT-RUNNING"
