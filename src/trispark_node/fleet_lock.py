@@ -246,8 +246,9 @@ def _renew(node: Node, descriptor: int | None, holder: Holder, tolerant: bool, n
 
 
 def _renew_mine(node: Node, owner: Owner, descriptor: int | None) -> None:
-    """At an end, where nothing may fail any more: only the lease is shorter without it."""
-    if descriptor is None:
+    """At an end, where nothing may fail any more: only the lease is shorter without it. After an uninstall there is no
+    lock, and none is made."""
+    if descriptor is None or not node.layout.fleet_lock.exists():
         return
     with suppress(OSError, AgentError, Damaged), held(node.layout.lock("fleet"), node.clock, ALONE_S, "renewal"):
         holder = file.read(node).holder

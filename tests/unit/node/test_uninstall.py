@@ -48,6 +48,14 @@ def test_everything_but_records_goes_and_again_nothing(used):
     assert names(used) == {"adopted", "records", "bin", "run", "notes.txt"}
 
 
+def test_the_command_whose_lock_it_takes_away_leaves_none_behind(used):
+    """Its lease is renewed at the end of each call; nothing is made for that on a node without state."""
+    ana = {"token": "0123456789abcdef-1-1", "host": "h", "pid": 1, "user": "ana", "reason": "uninstall"}
+    used.ask("lock-take", owner=ana)
+    used.ask("uninstall", owner=ana)
+    assert names(used) == {"adopted", "records", "bin", "run", "notes.txt"}
+
+
 def test_records_and_the_way_back_go_when_asked(used):
     assert used.ask("uninstall", records="remove")["keep"] == []
     assert names(used) == {"bin", "run", "notes.txt"}
