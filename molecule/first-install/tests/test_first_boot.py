@@ -17,4 +17,4 @@ def test_the_first_boot_is_the_only_one_and_good(node: Any) -> None:
 def test_only_this_sites_images_and_containers_are_there(node: Any) -> None:
     assert node.host.check_output("docker ps --all --format '{{.Names}}'") == "trispark-engine"
     names = set(node.host.check_output("docker images --format '{{.Repository}}'").split())
-    assert names == {"registry:5000/trispark/lab-engine", "registry:5000/trispark/bench"}
+    assert names == {f"registry:5000/trispark/{name}" for name in ("lab-engine", "lab-engine-canary", "bench")}
