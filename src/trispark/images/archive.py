@@ -225,7 +225,7 @@ class ImageArchive:
         if size is None:
             saved = self._tar.size("manifest.json") is not None
             raise self._refusal(
-                f"an OCI layout with {name}", "an archive of docker save" if saved else f"a tar without {name}"
+                f"the file {name} of an OCI layout", "an archive of docker save" if saved else "a tar without it"
             )
         return self._object_of(self._small(name, size), name)
 

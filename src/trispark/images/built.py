@@ -154,7 +154,7 @@ def read_built(path: Path) -> tuple[BuiltImage, tuple[Path, ...] | ArchivedLayer
     fields = found.image.model_dump()
     fields["dependencies"] = tuple(Dependency(**each) for each in fields["dependencies"])
     if found.archive is not None:
-        return BuiltImage(**fields), ArchivedLayers(path.parent / found.archive, found.layers)
+        return BuiltImage(**fields), ArchivedLayers(Path(os.path.normpath(path.parent / found.archive)), found.layers)
     return BuiltImage(**fields), tuple(path.parent / layer for layer in found.layers)
 
 

@@ -89,6 +89,8 @@ class HttpTransport:
                     return _asked(connection, method, path, body, given)
             finally:
                 connection.close()
+        except ssl.SSLError as error:
+            raise OSError(f"TLS: {getattr(error, 'verify_message', '') or error.reason}") from error
         except (http.client.HTTPException, ValueError) as error:  # a place to send to comes from the registry
             raise OSError(f"no HTTP answer: {error!r}") from error
 
@@ -250,17 +252,20 @@ class Registry:
             if answer.status != 401 or not answer.challenge:
                 return answer
             if not known.renew(answer.challenge):
-                raise self._no_login(repository, _told(answer))
+                raise self._no_login(repository, f"{_told(answer)}, without one")
             if body is not None and not isinstance(body, bytes):
                 body.seek(0)
-            return self._transport.call(method, path, body=body, headers={**headers, **known.headers()})
+            answer = self._transport.call(method, path, body=body, headers={**headers, **known.headers()})
+            if answer.status == 401:
+                raise self._no_login(repository, f"{_told(answer)}, with one")
+            return answer
         except OSError as error:
             raise self._refused(repository, f"{method}: {error}") from error
 
     def _no_login(self, repository: str, observed: str) -> TrisparkError:
         return TrisparkError(
             "TS-IMAGES-LOGIN",
-            "the registry wants a login",
+            "the registry wants a login that it knows",
             where=f"{self.address}/{repository}",
             expected=f"one for {self.address} in Docker's configuration",
             observed=observed,

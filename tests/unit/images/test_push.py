@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -46,10 +47,10 @@ def served() -> Iterator[Served]:
 class Bench:
     """A checkout, the context of its image, and what a builder made of it."""
 
-    def __init__(self, project: Project, served: Served) -> None:
-        self.project, self.served, self.said = project, served, list[str]()
-        self.folder = project.make("context").folder
-        self.path = project.root / "canary.oci.tar"
+    def __init__(self, root: Path, served: Served) -> None:
+        self.root, self.served, self.said = root, served, list[str]()
+        self.folder = root / "context"
+        self.path = root / "canary.oci.tar"
 
     @property
     def context(self) -> BuildContext:
@@ -62,8 +63,8 @@ class Bench:
         place = place_of(f"{self.served.address}/fleet/canary") if to else None
         request = Request(name, self.folder, self.path, place)
         return push(
-            self.project.root,
-            load_declaration(self.project.root),
+            self.root,
+            load_declaration(self.root),
             request,
             self.said.append,
             lambda place: Registry(place.address),
@@ -73,17 +74,27 @@ class Bench:
         """Of a push; the registry was not asked, and nothing was described."""
         with pytest.raises(TrisparkError) as caught:
             self.push()
-        assert (self.served.calls, (self.project.root / DIRECTORY).exists()) == (0, False)
+        assert (self.served.calls, (self.root / DIRECTORY).exists()) == (0, False)
         return caught.value
 
 
-@pytest.fixture
-def bench(tmp_path: Path, served: Served) -> Iterator[Bench]:
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made once: it is copied for each test."""
+    root = tmp_path_factory.mktemp("checkout")
     with index_serving(FileIndex()) as index:
         index.wheel("tiny-kernel", WHEEL, b"tiny")
-        project = Project(tmp_path, index)
+        project = Project(root, index)
         project.lock(*project.inputs)
-        yield Bench(project, served)
+        project.make("context")
+    shutil.rmtree(root / ".trispark")
+    return root
+
+
+@pytest.fixture
+def bench(tmp_path: Path, checkout: Path, served: Served) -> Bench:
+    shutil.copytree(checkout, tmp_path, symlinks=True, dirs_exist_ok=True)
+    return Bench(tmp_path, served)
 
 
 @pytest.mark.parametrize("gzipped", [(), (0, 1), (1,)])
@@ -147,7 +158,7 @@ def test_a_push_that_is_cut_off_leaves_no_image_and_the_same_command_goes_on(ben
     with pytest.raises(TrisparkError) as caught:
         bench.push()
     assert caught.value.id == "TS-IMAGES-PUSH"
-    assert (bool(bench.served.manifests), (bench.project.root / DIRECTORY).exists()) == (ends_at == 10, False)
+    assert (bool(bench.served.manifests), (bench.root / DIRECTORY).exists()) == (ends_at == 10, False)
     before = set(bench.served.blobs)
     assert len(before) == min(ends_at // 3, 3)
     bench.served.puts.clear()
@@ -463,13 +474,13 @@ def test_an_archive_that_changes_while_it_is_sent_leaves_no_image(bench: Bench) 
     bench.served.answer = answer  # type: ignore[method-assign]
     with pytest.raises(TrisparkError, match="cut off while it was read"):
         bench.push()
-    assert (bench.served.manifests, (bench.project.root / DIRECTORY).exists()) == ({}, False)
+    assert (bench.served.manifests, (bench.root / DIRECTORY).exists()) == ({}, False)
 
 
 def test_a_description_that_cannot_be_written_is_named(bench: Bench) -> None:
     write(bench.path, files_of(bench.image()))
-    (bench.project.root / DIRECTORY).parent.mkdir(parents=True)
-    (bench.project.root / DIRECTORY).write_text("a file in its place")
+    (bench.root / DIRECTORY).parent.mkdir(parents=True)
+    (bench.root / DIRECTORY).write_text("a file in its place")
     with pytest.raises(TrisparkError, match="TS-IMAGES-DESCRIPTION"):
         bench.push(to=False)
 
