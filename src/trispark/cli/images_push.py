@@ -62,15 +62,16 @@ def images_push(
         terminal.say,
         lambda place: Registry(place.address, login=partial(login_of, place.address)),
     )
+    setting = "site_engine_image" if declaration.images[name].serves is not None else "site_bench_image"
     terminal.say(f"{name}: {made.digest}, image id {made.image_id}")
     for layer in made.unread:
         terminal.say(f"{layer} is compressed by zstd: images attest will refuse it")
     if made.tag:
         terminal.say(f"{made.repository} has it; for the site:")
-        terminal.say(f"  site_engine_image: {made.repository}@{made.digest}")
+        terminal.say(f"  {setting}: {made.repository}@{made.digest}")
     else:
         terminal.say("not pushed; a site without a registry brings the archive to its nodes (docs/images.md), as")
-        terminal.say(f"  site_engine_image: 127.0.0.1:PORT/{name}@{made.digest}")
+        terminal.say(f"  {setting}: 127.0.0.1:PORT/{name}@{made.digest}")
     terminal.say(f"{made.description}: its description; keep the archive until ./trispark images attest {name}")
     if as_json:
         terminal.json(made.as_dict())
