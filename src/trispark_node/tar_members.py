@@ -31,6 +31,12 @@ class _Member(tarfile.TarInfo):
         found: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]
         return found
 
+    def _no_map(self, *_: object) -> tarfile.TarInfo:
+        """The map of a sparse member may be as long as the file, and is kept; no builder of images writes one."""
+        raise tarfile.ReadError("a sparse member")
+
+    _proc_sparse = _proc_gnusparse_10 = _no_map
+
 
 def open_tar(file: IO[bytes], mode: Mode = "r:") -> tarfile.TarFile:
     """`mode`: `r:` for one without compression. It reads the first header already."""

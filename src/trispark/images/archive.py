@@ -10,6 +10,7 @@ import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
@@ -31,7 +32,7 @@ from trispark_node.plain_json import parse_json
 LARGEST: Final = 8 * 2**20
 """Of an index, a manifest or a configuration."""
 MOST_ENTRIES: Final = 1000
-"""Of an index, and layers of an image."""
+"""Of all indexes together, and layers of an image."""
 LEVELS: Final = 3
 """Of indexes in each other."""
 INDEX_TYPES: Final = frozenset({INDEX_TYPE, "application/vnd.docker.distribution.manifest.list.v2+json"})
@@ -97,8 +98,10 @@ class ImageArchive:
             raise self._refusal("an OCI layout of version 1", "another version")
         found: dict[str, Descriptor] = {}
         others: set[str] = set()
-        for descriptor, entry in self._manifests(self._file("index.json"), LEVELS):
-            platform = _platform(entry.get("platform")) or self._built_for(descriptor)
+        said: dict[str, str] = {}
+        for descriptor, entry in self._manifests(self._file("index.json"), LEVELS, count(1)):
+            platform = _platform(entry.get("platform")) or said.get(descriptor.digest) or self._built_for(descriptor)
+            said[descriptor.digest] = platform
             if platform == f"linux/{architecture}":
                 found[descriptor.digest] = descriptor
             else:
@@ -141,12 +144,17 @@ class ImageArchive:
         if observed != blob.digest:
             raise self._refusal(f"the part {blob.digest}", f"content with the hash {observed}")
 
-    def _manifests(self, index: Mapping[str, Any], levels: int) -> Iterator[tuple[Descriptor, Mapping[str, Any]]]:
-        """Images that an index names, also through another index; without what a builder says of one."""
+    def _manifests(
+        self, index: Mapping[str, Any], levels: int, seen: Iterator[int]
+    ) -> Iterator[tuple[Descriptor, Mapping[str, Any]]]:
+        """Images that an index names, also through another index; without what a builder says of one. `seen`: numbers
+        entries, of all indexes together."""
         entries = index.get("manifests")
-        if not isinstance(entries, list) or len(entries) > MOST_ENTRIES:
-            raise self._refusal(f"an index of at most {MOST_ENTRIES} images", "another form, or more")
+        if not isinstance(entries, list):
+            raise self._refusal("an index of images", "another form")
         for entry in entries:
+            if next(seen) > MOST_ENTRIES:
+                raise self._refusal(f"at most {MOST_ENTRIES} images in all indexes", "more")
             descriptor = self._descriptor(entry, "an index", INDEX_TYPES | MANIFEST_TYPES)
             notes = entry.get("annotations")
             if isinstance(notes, dict) and notes.get("vnd.docker.reference.type") == _ATTESTATION:
@@ -154,7 +162,7 @@ class ImageArchive:
             if descriptor.media_type in MANIFEST_TYPES:
                 yield descriptor, entry
             elif levels > 1:
-                yield from self._manifests(self._json(descriptor), levels - 1)
+                yield from self._manifests(self._json(descriptor), levels - 1, seen)
             else:
                 raise self._refusal(f"indexes of at most {LEVELS} levels", "more")
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
+import socket
 import tarfile
+import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +17,8 @@ from typing import Any
 import pytest
 from file_index import FileIndex
 from file_index import serving as index_serving
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from image_project import WHEEL, Project
 from oci_archives import (
     INDEX,
@@ -28,11 +35,12 @@ from oci_archives import (
 from served_registry import Served, serving
 
 from trispark.errors import TrisparkError
+from trispark.images.archive import ImageArchive
 from trispark.images.built import DIRECTORY, ArchivedLayers, read_built
 from trispark.images.context_file import BuildContext, read_context
 from trispark.images.declaration import load_declaration
 from trispark.images.push import Pushed, Request, push, tag_of
-from trispark.images.registry import Registry
+from trispark.images.registry import HttpTransport, Registry
 from trispark.images.registry_address import Place, place_of
 
 Files = dict[str, bytes]
@@ -322,6 +330,14 @@ def two(image: OciImage, files: Files) -> None:
     files["index.json"] = index_of(image.entry, other.entry)
 
 
+def wide(image: OciImage, files: Files) -> None:
+    """A million ways to one image, through indexes of thirty and forty kilobytes."""
+    inner = index_of(*[image.entry] * 999)
+    outer = index_of(*[descriptor(INDEX, inner)] * 999)
+    files.update({f"blobs/sha256/{digest_of(each)[7:]}": each for each in (inner, outer)})
+    files["index.json"] = index_of(descriptor(INDEX, outer))
+
+
 def nested(image: OciImage, files: Files) -> None:
     entry = image.entry
     for _ in range(4):
@@ -335,6 +351,7 @@ SPOILED: dict[str, Callable[[OciImage, Files], None]] = {
     "of docker save": saved,
     "two images of one platform": two,
     "indexes in indexes": nested,
+    "very many ways to one image": wide,
     "no manifest": drop("manifest"),
     "no configuration": drop("config"),
     "no layer": drop("layer"),
@@ -508,3 +525,103 @@ def test_a_repository_is_asked_where_it_is(text: str, address: str, path: str) -
     place = place_of(text)
     assert (place.address, place.path, place.reference) == (address, path, text)
     assert isinstance(place, Place)
+
+
+def test_types_of_docker_are_pushed_as_they_are(bench: Bench) -> None:
+    """BuildKit writes them where it is told not to write OCI types."""
+    docker = "application/vnd.docker.distribution.manifest.v2+json"
+    image = bench.image(gzipped=(0, 1))
+    image.described["mediaType"] = docker
+    image.described["config"]["mediaType"] = "application/vnd.docker.container.image.v1+json"
+    for layer in image.described["layers"]:
+        layer["mediaType"] = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+    types: list[str] = []
+    kept = Registry._call
+
+    def noted(registry: Registry, method: str, path: str, repository: str, body: Any, headers: dict[str, str]) -> Any:
+        if method == "PUT" and "/manifests/" in path:
+            types.append(headers["Content-Type"])
+        return kept(registry, method, path, repository, body, headers)
+
+    write(bench.path, {**files_of(image), "index.json": index_of(descriptor(docker, image.manifest))})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Registry, "_call", noted)
+        assert bench.push().digest == image.digest
+    assert types == [docker]
+
+
+def test_memory_does_not_grow_with_the_image(tmp_path: Path) -> None:
+    """64 MiB are hashed and sent; at no time is an eighth of them held."""
+    size = 64 * 2**20
+    blob = "sha256:" + hashlib.sha256(bytes(size)).hexdigest()
+    image = OciImage({})
+    image.described["layers"][0] = {"mediaType": LAYER, "digest": blob, "size": size}
+    small = tmp_path / "small.tar"
+    write(small, files_of(image))
+    with (tmp_path / "large.tar").open("wb") as file:
+        file.write(member(f"blobs/sha256/{blob[7:]}", size=size).tobuf())
+        file.seek(size, os.SEEK_CUR)
+        file.write(small.read_bytes())
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=swallow, args=(listening, 1))
+        thread.start()
+        tracemalloc.start()
+        with ImageArchive(tmp_path / "large.tar") as archive:
+            archive.verify(archive.image("arm64").image)
+            with archive.open(blob) as body:
+                HttpTransport(f"127.0.0.1:{listening.getsockname()[1]}").call(
+                    "PUT", "/", body=body, headers={"Content-Length": str(size)}
+                )
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        thread.join(60)
+    assert peak < size / 8
+
+
+def swallow(listening: socket.socket, calls: int) -> None:
+    """A peer that takes what comes and keeps nothing."""
+    for _ in range(calls):
+        connection, _address = listening.accept()
+        buffer = bytearray(2**16)
+        with connection, connection.makefile("rb") as incoming:
+            length = 0
+            while line := incoming.readline().strip():
+                if line.lower().startswith(b"content-length:"):
+                    length = int(line.split(b":")[1])
+            while length > 0:
+                length -= incoming.readinto(memoryview(buffer)[: min(len(buffer), length)])
+            connection.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("whole") / "e.tar", files_of(OciImage({"a": "b"}, gzipped=(1,))))
+
+
+@settings(max_examples=150, deadline=None)
+@given(place=st.integers(0, 2**20), value=st.integers(1, 255), cut=st.booleans())
+def test_a_byte_that_changed_is_refused_or_changes_nothing(whole: Path, place: int, value: int, cut: bool) -> None:
+    """Padding and times of a tar may change; what is pushed may not."""
+    data = bytearray(whole.read_bytes())
+    place %= len(data)
+    data[place] ^= value
+    spoiled = whole.with_name("spoiled.tar")
+    spoiled.write_bytes(data[:place] if cut else data)
+
+    def read(path: Path) -> tuple[Any, list[bytes]]:
+        with ImageArchive(path) as archive:
+            found = archive.image("arm64")
+            archive.verify(found.image)
+            blobs = []
+            for each in found.image.blobs:
+                with archive.open(each.digest) as file:
+                    blobs.append(file.read())
+            return found, blobs
+
+    refused, observed = "", read(whole)
+    try:
+        observed = read(spoiled)
+    except TrisparkError as error:
+        refused = error.id
+    assert refused in ("", "TS-IMAGES-ARCHIVE", "TS-IMAGES-PLATFORM")
+    assert observed == read(whole)
