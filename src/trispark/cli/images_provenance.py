@@ -55,7 +55,7 @@ def images_attest(
     done = []
     for name in names:
         image, layers = read_built((built or REPO / DIRECTORY) / f"{name}.json")
-        found = attest(image, inventory_of_built(layers), signer, provenance_directory(REPO))
+        found = attest(image, inventory_of_built(layers, terminal.say), signer, provenance_directory(REPO))
         signed = f"signed with {signer.key}" if signer is not None else "not signed: no key is configured"
         terminal.say(f"{name}: {image.manifest_digest}, statement sha256 {found.statement}, {signed}")
         done.append(

@@ -128,10 +128,12 @@ class ImageArchive:
             self.require(blob, progress.seen)
             progress.end("as its digest says")
 
-    def layer(self, digest: str) -> IO[bytes]:
-        """A blob, hashed before it is given out."""
-        size = self._tar.size(digest)
-        self.require(Descriptor(LAYER_TYPE, digest, -1 if size is None else size))
+    def layer(self, digest: str, what: str, say: Callable[[str], None] | None = None) -> IO[bytes]:
+        """A blob, hashed before it is given out; lines call it `what`."""
+        size = self._tar.size(digest) or 0
+        progress = ByteProgress(what, "hashed", size, say)
+        self.require(Descriptor(LAYER_TYPE, digest, size), progress.seen)
+        progress.end("as its digest says")
         return self.open(digest)
 
     def require(self, blob: Descriptor, seen: Callable[[int], None] | None = None) -> None:

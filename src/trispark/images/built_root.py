@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Final
 
@@ -15,15 +15,17 @@ ZSTD: Final = b"\x28\xb5\x2f\xfd"
 """How a stream of it begins; this Python has no reader for it."""
 
 
-def inventory_of_built(layers: tuple[Path, ...] | ArchivedLayers) -> RootInventory:
-    """Layers in an archive are hashed first: it may be another one by now.
+def inventory_of_built(
+    layers: tuple[Path, ...] | ArchivedLayers, say: Callable[[str], None] | None = None
+) -> RootInventory:
+    """Layers in an archive are hashed first: it may be another one by now. `say` gets a line for each of them.
 
     Raises TS-PROVENANCE-ROOT, TS-IMAGES-ARCHIVE.
     """
     if not isinstance(layers, ArchivedLayers):
         return inventory_of(*layers)
     with ImageArchive(layers.archive) as archive, unreadable(str(layers.archive)):
-        return inventory_of_files(_layers(archive, layers.digests))
+        return inventory_of_files(_layers(archive, layers.digests, say))
 
 
 def is_zstd(archive: ImageArchive, digest: str) -> bool:
@@ -32,8 +34,8 @@ def is_zstd(archive: ImageArchive, digest: str) -> bool:
         return layer.read(len(ZSTD)) == ZSTD
 
 
-def _layers(archive: ImageArchive, digests: tuple[str, ...]) -> Iterator[IO[bytes]]:
-    for digest in digests:
+def _layers(archive: ImageArchive, digests: tuple[str, ...], say: Callable[[str], None] | None) -> Iterator[IO[bytes]]:
+    for number, digest in enumerate(digests, 1):
         if is_zstd(archive, digest):
             raise TrisparkError(
                 "TS-PROVENANCE-ROOT",
@@ -43,4 +45,4 @@ def _layers(archive: ImageArchive, digests: tuple[str, ...]) -> Iterator[IO[byte
                 observed="one that is compressed by zstd",
                 remedy="build with compression=gzip,force-compression=true; layers of the base are written anew then",
             )
-        yield archive.layer(digest)
+        yield archive.layer(digest, f"layer {number} of {len(digests)}", say)
