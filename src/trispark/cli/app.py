@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from trispark import __version__
-from trispark.cli import exit_codes, images_build, images_provenance  # noqa: F401 commands of their own
+from trispark.cli import exit_codes, images_build, images_provenance, images_push  # noqa: F401 commands of their own
 from trispark.cli.adapters import adapters_app
 from trispark.cli.bench import add_rounds, bench_app
 from trispark.cli.demo import Demo
