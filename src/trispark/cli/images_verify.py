@@ -30,7 +30,8 @@ def add_images_verify(group: typer.Typer, begin: Begin, player_of: Callable[[str
     ) -> None:
         """Compare image, engine sources, adapters and loaded libraries of all ranks, by hash; changes nothing.
 
-        Status 0: equal; 1: a rank is odd, it is named with the files and both hashes; 4: a node does not answer.
+        Status 0: equal, and an image of the site; 1: a rank is odd, it is named with the files and both hashes, or
+        it has an image that the site does not name; 4: a node does not answer.
         """
         terminal, name = begin(site, changing=False)
         player = player_of(name, terminal)
@@ -44,4 +45,4 @@ def add_images_verify(group: typer.Typer, begin: Begin, player_of: Callable[[str
             raise typer.Exit(exit_codes.of_run(result))
         if result.unreachable or found.get("unreachable"):
             raise typer.Exit(exit_codes.UNREACHABLE)
-        raise typer.Exit(exit_codes.OK if found.get("equal") else exit_codes.FAILED)
+        raise typer.Exit(exit_codes.OK if found.get("equal") and found.get("of_site") else exit_codes.FAILED)
