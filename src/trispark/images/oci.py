@@ -137,8 +137,6 @@ class BlobStore:
     def _image(self, digest: str) -> OciImage | None:
         try:
             data = self.path(digest).read_bytes()
-            if not self.holds(digest, len(data)):
-                return None
             manifest: dict[str, Any] = json.loads(data)
             layers = tuple(_descriptor(each) for each in manifest["layers"])
             image = OciImage(Descriptor(MANIFEST_TYPE, digest, len(data)), _descriptor(manifest["config"]), layers)
