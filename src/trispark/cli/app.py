@@ -263,15 +263,19 @@ def validate(site: SiteOption = None, as_json: JsonOption = False) -> None:
 @app.command()
 def features(
     stage: Annotated[str | None, typer.Option("--stage", help="Letter of a stage; all without it.")] = None,
+    site: SiteOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What can be tried: kind, stages, what it sets, and where it cannot be run and why."""
-    terminal, _ = _begin(None, changing=False, offline=True)
-    entries = list_features(REPO, stage)
+    """What can be tried: kind, stages, what it sets, and where it cannot be run and why; offline.
+
+    Of a site its engine images are asked, too: one that it lacks, or whose build lacks what a feature binds to.
+    """
+    terminal, name = _begin(site, changing=False, offline=True)
+    entries = list_features(REPO, name, stage)
     for line in feature_lines(entries):
         terminal.say(line)
     if as_json:
-        terminal.json({"stage": stage, "features": entries})
+        terminal.json({"site": name, "stage": stage, "features": entries})
 
 
 @app.command(cls=PlayCommand)
