@@ -20,8 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trispark import cli
-from trispark.cli import app as app_module
-from trispark.cli import exit_codes
+from trispark.cli import exit_codes, verb
 from trispark.cli import lab as lab_module
 from trispark.cli.plan import parse_sets, plan_lines, refusal_line
 from trispark.cli.play import playbook_lines
@@ -36,13 +35,13 @@ Answer = tuple[int, list[str], str]
 def ask(root: Path, *arguments: str) -> Answer:
     """The command line on the checkout `root`: status, lines of standard output, standard error."""
     out, err = io.StringIO(), io.StringIO()
-    before = sys.argv, app_module.REPO, os.environ.pop("TRISPARK_SITE", None)
-    sys.argv, app_module.REPO = ["trispark", *arguments], root
+    before = sys.argv, verb.REPO, os.environ.pop("TRISPARK_SITE", None)
+    sys.argv, verb.REPO = ["trispark", *arguments], root
     try:
         with redirect_stdout(out), redirect_stderr(err):
             status = cli.main()
     finally:
-        sys.argv, app_module.REPO = before[0], before[1]
+        sys.argv, verb.REPO = before[0], before[1]
         if before[2] is not None:
             os.environ["TRISPARK_SITE"] = before[2]
     assert "Traceback" not in out.getvalue() + err.getvalue()
