@@ -207,8 +207,11 @@ def test_a_node_goes_in_a_trial(ready: Any, matrix: Matrix, name: str) -> None:
         before = boot_of(ready.inspect("spark0"))
         process = begin(ready, "play", "stage_c", "-e", "feature=wo_a")
         until("the baseline's engine runs", started(ready, GONE, before), 120 * ready.patience, 0.1, process)
-        baseline = boot_of(ready.inspect("spark0"))
+        baseline = boot_of(ready.inspect(GONE))
         until("the candidate's engine runs", started(ready, GONE, baseline), 120 * ready.patience, 0.1, process)
+        # All of them, or "the others are stopped" would be true before they were started.
+        for each in OTHERS:
+            until(f"it runs on {each}", started(ready, each, baseline), 60 * ready.patience, 0.1, process)
         fault.break_it(ready)
         try:
             until(

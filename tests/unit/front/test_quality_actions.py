@@ -284,3 +284,32 @@ def test_no_key_of_the_engine_is_in_a_result(
         [judge(root, known, "ask"), judge(root, known, "execute", answers=answers), judge(root, known, "judge")], "-vvv"
     )
     assert SECRET not in json.dumps(results) + output
+
+
+@pytest.mark.parametrize(
+    ("change", "observed"),
+    [
+        (lambda text: "", "JSONDecodeError"),
+        (lambda text: text[: len(text) // 2], "JSONDecodeError"),
+        (lambda text: "[]", "TypeError"),
+        (lambda text: text.replace('"asked"', '"said"'), "KeyError: 'asked'"),
+        (lambda text: text.replace('"answers"', '"replies"'), "KeyError: 'answers'"),
+        (lambda text: json.dumps({**json.loads(text), "asked": "0" * 64}), "answers to other questions"),
+    ],
+    ids=["empty", "cut", "a list", "without what was asked", "without answers", "other questions"],
+)
+def test_a_reference_that_is_none_is_refused_and_none_is_no_fault(
+    root: Path, plan: dict[str, Any], answers: list[Any], tmp_path: Path, change: Any, observed: str
+) -> None:
+    asked = LongSet.load(root, "lab", plan["resolved"])
+    path = tmp_path / "kept" / "reference.json"
+    assert asked.beside(path, answers) is None
+    asked.keep(path, answers)
+    beside = asked.beside(path, answers)
+    assert beside is not None
+    assert (beside.ok, beside.expected) == (True, f"the answers of {plan['generation']}, or equivalent ones")
+    path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+    with pytest.raises(TrisparkError) as refused:
+        asked.beside(path, answers)
+    assert (refused.value.id, refused.value.where) == ("TS-QUALITY-REFERENCE", str(path))
+    assert observed in refused.value.observed

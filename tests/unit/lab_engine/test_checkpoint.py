@@ -141,3 +141,18 @@ def test_quantise_rounds_and_scales_by_block() -> None:
     assert values[32:35].tolist() == [32, 16, -4]
     assert values[64] == 120
     assert scales.tolist() == [[127, 129, 130, 127, 127, 127, 127, 127]]
+
+
+@pytest.mark.parametrize("broken", ["directory", "corpus"])
+def test_a_checkpoint_that_cannot_be_made_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], broken: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    target = tmp_path / "file" if broken == "directory" else tmp_path / "made"
+    corpus = [] if broken == "directory" else ["--corpus", str(tmp_path / "nowhere")]
+    assert make_checkpoint.main([str(target), *corpus]) == 1
+    said = capsys.readouterr()
+    (line,) = said.err.splitlines()
+    assert line.startswith(f"TS-CHECKPOINT-MAKE: checkpoint not made [where: {target}]")
+    assert not said.out
+    assert not (target / "config.json").exists(), "it is written last"
