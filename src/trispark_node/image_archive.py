@@ -8,8 +8,6 @@ image alone.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 import tarfile
 import threading
@@ -20,41 +18,28 @@ from pathlib import Path
 from typing import Any
 
 from trispark_node.errors import AgentError
+from trispark_node.oci_tar import OciTar
 from trispark_node.plain_json import parse_json
 from trispark_node.registry import MAX_BYTES
-from trispark_node.regular_file import open_regular
-from trispark_node.tar_members import members, open_tar
 
 HOST = re.compile(r"127\.0\.0\.1:(?P<port>[1-9][0-9]{3,4})/(?P<name>[a-z0-9][a-z0-9._/-]*)")
-_BLOB = re.compile(r"(?:\./)?blobs/sha256/(?P<hex>[0-9a-f]{64})")
 _PATH = re.compile(r"/v2/(?P<name>[^?]+)/(?P<kind>manifests|blobs)/(?P<digest>sha256:[0-9a-f]{64})")
 _TYPE = re.compile(r"application/[a-z0-9.+-]{1,100}")
-_PIECE = 2**20
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
-class Archive:
-    """The blobs of an OCI layout in a tar without compression. Also a reader of its manifests (registry.look)."""
+class Archive(OciTar):
+    """The layout with refusals of the agent. Also a reader of its manifests (registry.look)."""
 
     def __init__(self, path: str) -> None:
         """Raises TS-AGENT-IMAGE-ARCHIVE."""
         self.path = path
         try:
-            self._descriptor = open_regular(Path(path))
+            super().__init__(Path(path))
         except OSError as error:
             raise self.refusal("an OCI layout in a tar that can be read", error.strerror or str(error)) from error
-        try:
-            with os.fdopen(os.dup(self._descriptor), "rb") as file, open_tar(file) as tar:
-                found = [(_BLOB.fullmatch(each.name), each) for each in members(tar) if each.isfile()]
-        except (OSError, tarfile.TarError) as error:
-            self.close()
+        except tarfile.TarError as error:
             raise self.refusal("a whole tar without compression", str(error)) from error
-        self._places = {f"sha256:{match['hex']}": (each.offset_data, each.size) for match, each in found if match}
-
-    def close(self) -> None:
-        """Who still reads gets an error, and not the file that has this number next."""
-        descriptor, self._descriptor = self._descriptor, -1
-        os.close(descriptor)
 
     def refusal(self, expected: str, observed: str) -> AgentError:
         """TS-AGENT-IMAGE-ARCHIVE."""
@@ -66,18 +51,6 @@ class Archive:
             observed=observed,
             remedy="write it as an OCI layout (skopeo copy ... oci-archive:FILE); docker save keeps no manifest",
         )
-
-    def size(self, digest: str) -> int | None:
-        """Bytes of a blob; None where the archive has it not."""
-        return self._places[digest][1] if digest in self._places else None
-
-    def pieces(self, digest: str) -> Iterator[bytes]:
-        """Its content. Raises KeyError; it may end early when the file was cut off."""
-        start, size = self._places[digest]
-        end = start + size
-        while start < end and (piece := os.pread(self._descriptor, min(_PIECE, end - start), start)):
-            yield piece
-            start += len(piece)
 
     def get(self, url: str, accept: str, timeout_s: float) -> bytes:
         """A manifest or configuration by the end of its URL. Raises OSError."""
@@ -95,11 +68,9 @@ class Archive:
                 raise self.refusal(f"the layer {digest}", "no such blob")
             if self.size(digest) != size:
                 raise self.refusal(f"the layer {digest} of {size} bytes", f"{self.size(digest)} bytes")
-            found = hashlib.sha256()
-            for piece in self.pieces(digest):
-                found.update(piece)
-            if f"sha256:{found.hexdigest()}" != digest:
-                raise self.refusal(f"the layer {digest}", f"content with the hash sha256:{found.hexdigest()}")
+            found = self.hash_of(digest)
+            if found != digest:
+                raise self.refusal(f"the layer {digest}", f"content with the hash {found}")
 
 
 @contextmanager

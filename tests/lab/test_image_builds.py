@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -11,6 +12,13 @@ from typing import Any
 
 import pytest
 import yaml
+
+from trispark.images.declaration import load_declaration
+from trispark.images.push import Request, push
+from trispark.images.registry import Registry
+from trispark.images.registry_address import place_of
+from trispark.lab.layout import PUSH_REGISTRY
+from trispark.lab.registry import digest_of
 
 pytestmark = pytest.mark.lab
 
@@ -97,3 +105,20 @@ def test_a_copy_in_another_directory_builds_the_same_from_nothing(lab: Any, tmp_
         ).stdout.split()  # fmt: skip
         subprocess.run(["docker", "rmi", "--force", *sorted(set(made))], capture_output=True, timeout=300, check=False)
         shutil.rmtree(clone)
+
+
+def test_an_archive_of_another_builder_reaches_the_labs_registry(lab: Any, tmp_path: Path) -> None:
+    """The registry is the real one; the archive is buildah's own (tests/unit/images/foreign)."""
+    shutil.copytree(lab.root / "tests/unit/images/foreign", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "experiments").symlink_to(lab.root / "experiments")
+    said: list[str] = []
+    to = place_of(f"{PUSH_REGISTRY}/trispark/test-of-push")
+    request = Request("tiny", tmp_path / "context", tmp_path / "buildah.oci.tar", to)
+    for _ in range(2):
+        said.clear()
+        made = push(tmp_path, load_declaration(tmp_path), request, said.append, lambda place: Registry(place.address))
+        assert digest_of(f"{to.reference}:{made.tag}", PUSH_REGISTRY) == made.digest
+    assert [line for line in said if line.startswith("blob ") and not line.endswith("there already")] == []
+    held = Registry(PUSH_REGISTRY).manifest(to.path, made.digest)
+    assert held is not None
+    assert f"sha256:{hashlib.sha256(held).hexdigest()}" == made.digest

@@ -45,6 +45,9 @@ HOSTILE = {
     "a sparse size that is no number": with_pax(**{"GNU.sparse.size": "x"}),
     "a sparse map that is no number": with_pax(**{"GNU.sparse.map": "x"}),
     "a size that no file has": with_pax(size="9" * 30),
+    "a header as large as a disk": header("x", type=tarfile.XHDTYPE, size=2**40),
+    "a sparse map as long as the file": header("x", type=tarfile.GNUTYPE_SPARSE) + b"1" * 2**16,
+    "a sparse map of the later kind": with_pax(**{"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}) + b"9\n" * 2**16,
 }
 
 
@@ -61,6 +64,21 @@ def test_an_archive_of_that_kind_is_refused_by_name(data: bytes, tmp_path: Path)
     with pytest.raises(AgentError) as caught:
         Archive(str(tmp_path / "image.tar"))
     assert caught.value.id == "TS-AGENT-IMAGE-ARCHIVE"
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
+def test_a_header_that_is_read_whole_has_a_bound(kind: bytes) -> None:
+    with (
+        pytest.raises(tarfile.TarError, match="a header of 1048577 bytes"),
+        open_tar(io.BytesIO(header("x", type=kind, size=2**20 + 1) + bytes(2**21))) as tar,
+    ):
+        list(members(tar))
+
+
+def test_a_sparse_member_is_refused_and_not_read() -> None:
+    for name in ("a sparse map as long as the file", "a sparse map of the later kind"):
+        with pytest.raises(tarfile.TarError, match="a sparse member"), open_tar(io.BytesIO(HOSTILE[name])) as tar:
+            list(members(tar))
 
 
 def test_members_of_a_good_tar_come_in_their_order() -> None:

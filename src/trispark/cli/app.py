@@ -20,6 +20,7 @@ from trispark.cli.images_build import images_build
 from trispark.cli.images_context import images_context, images_lint
 from trispark.cli.images_lock import images_lock
 from trispark.cli.images_provenance import images_attest, images_provenance
+from trispark.cli.images_push import images_push
 from trispark.cli.images_verify import images_verify
 from trispark.cli.plan import plan_lines, refusal_line, run_plan
 from trispark.cli.play import PlayCommand, parse_extra, result_json
@@ -103,6 +104,7 @@ _group(
     images_build,
     images_attest,
     images_provenance,
+    images_push,
     images_verify,
 )
 _group(

@@ -71,10 +71,11 @@ def images_context(
         terminal.say(f"{each}: {identity}")
     terminal.say(f"{made.folder}: sha256 {made.hash}; in it:")
     terminal.say(f"  {shlex.join(made.command)}")
+    archive = made.folder.parent / Path(made.archive).name
+    terminal.say(f"then: ./trispark images push {name} --context {made.folder} --archive {archive} --to REPOSITORY")
     if as_json:
-        terminal.json(
-            {"folder": str(made.folder), "hash": made.hash, "command": made.command, "inputs": dict(made.inputs)}
-        )
+        found = {"folder": str(made.folder), "hash": made.hash, "command": made.command, "archive": str(archive)}
+        terminal.json({**found, "inputs": dict(made.inputs)})
     raise typer.Exit(exit_codes.OK)
 
 

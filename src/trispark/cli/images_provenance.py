@@ -32,9 +32,9 @@ def images_attest(
 ) -> None:
     """Write statement and bill of materials of built images, and sign them where a key is configured."""
     from trispark.images.built import DIRECTORY, NAME, read_built
+    from trispark.images.built_root import inventory_of_built
     from trispark.images.demanded import provenance_directory
     from trispark.images.provenance import attest
-    from trispark.images.root_inventory import inventory_of
 
     terminal = Terminal()
     choice = choose_site(REPO, site, changing=False, offline=True)
@@ -53,7 +53,7 @@ def images_attest(
     done = []
     for name in names:
         image, layers = read_built((built or REPO / DIRECTORY) / f"{name}.json")
-        found = attest(image, inventory_of(*layers), signer, provenance_directory(REPO))
+        found = attest(image, inventory_of_built(layers, terminal.say), signer, provenance_directory(REPO))
         signed = f"signed with {signer.key}" if signer is not None else "not signed: no key is configured"
         terminal.say(f"{name}: {image.manifest_digest}, statement sha256 {found.statement}, {signed}")
         done.append(

@@ -5,7 +5,7 @@
     wheels/, debs/        the files themselves; debs/SHA256SUMS
     tree/NAME/, file/NAME/  sources and single files, by the name of their input
     image_check.py, image_check.json   what the build looks at, docs/images.md
-    build.json            platform, arguments, inputs, and the command
+    build.json            what the image is to be, its inputs, and the command that builds it (context_file.py)
 
 The same lock and the same project give the same bytes, times included.
 """
@@ -20,9 +20,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from trispark.allowlist import CONTROLLED_PREFIXES
 from trispark.errors import TrisparkError
+from trispark.images.context_file import write_context_file
 from trispark.images.declaration import DECLARATION, Declaration, Image, Variant, unresolved
 from trispark.images.dockerfile import parse_dockerfile
 from trispark.images.dockerfile_lint import controlled_names, expected_of, lint
@@ -66,11 +68,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Context:
-    """What was made. `hash`: over names and contents of all files; `command` builds the image from the folder."""
+    """What was made. `hash`: over names and contents of all files; `command` builds the image from the folder, and
+    writes it to `archive`, a path from there."""
 
     folder: Path
     hash: str
     command: list[str]
+    archive: str
     inputs: dict[str, str]
 
 
@@ -114,15 +118,28 @@ def make_context(
         _own_code(root, request.name, partial)
         _check(root, image, partial)
         inputs = {name: _identity(lock.entries[name]) for name in (variant.base, *variant.inputs)}
-        command = _command(request, arguments)
-        _write(partial / "build.json", {"arguments": arguments, "command": command, "inputs": inputs})
+        file = write_context_file(
+            partial,
+            {
+                "name": request.name,
+                "architecture": request.architecture,
+                "dockerfile": dockerfile.relative_to(root).as_posix(),
+                "version": request.version,
+                "revision": request.revision,
+                "base": base.repository,
+                "base_digest": base.digest,
+                "arguments": arguments,
+                "inputs": inputs,
+                "dependencies": list(_dependencies(entries)),
+            },
+        )
         _same_times(partial)
         if request.out.is_dir():
             request.out.rmdir()
         partial.rename(request.out)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return Context(request.out, tree_hash(request.out), command, inputs)
+    return Context(request.out, tree_hash(request.out), file.command(), file.archive, inputs)
 
 
 def _image(declaration: Declaration, request: Request) -> Image:
@@ -342,14 +359,31 @@ def _identity(entry: AnyEntry) -> str:
             return f"sha256:{entry.sha256}"
 
 
-def _command(request: Request, arguments: Mapping[str, str]) -> list[str]:
-    """Without network: a step that wants some fails instead of fetching what has no hash."""
-    given = [part for name, value in arguments.items() for part in ("--build-arg", f"{name}={value}")]
-    return [
-        *("docker", "build", "--platform", f"linux/{request.architecture}", "--network", "none"),
-        *given,
-        *("--tag", f"trispark/{request.name}:{request.version}", "."),
-    ]
+SUITES: Final[Mapping[str, str]] = {"noble": "ubuntu", "jammy": "ubuntu"}
+"""{suite: its distribution}; all others are Debian's."""
+
+
+def _dependencies(entries: Mapping[str, AnyEntry]) -> Iterator[dict[str, str]]:
+    """What a statement names by its file's hash; of a tree it is the hash that the lock has. Bases are named apart."""
+    for name, entry in sorted(entries.items()):
+        match entry:
+            case WheelEntry():
+                purl = f"pkg:pypi/{entry.project}@{quote(entry.version, safe='')}"
+                yield _dependency(entry.project, entry.version, purl, entry.sha256)
+            case DebEntry():
+                version, vendor = str(entry.version), SUITES.get(entry.suite, "debian")
+                purl = f"pkg:deb/{vendor}/{entry.package}@{quote(version, safe='')}?arch={entry.architecture}"
+                yield _dependency(entry.package, version, purl, entry.sha256)
+            case TreeEntry():
+                yield _dependency(name, entry.commit, f"pkg:generic/{name}@{entry.commit}", entry.sha256)
+            case FileEntry():
+                yield _dependency(name, entry.file, f"pkg:generic/{name}", entry.sha256)
+            case ImageEntry() | VersionsEntry():
+                raise AssertionError(f"{name} is a base")
+
+
+def _dependency(name: str, version: str, purl: str, sha256: str | None) -> dict[str, str]:
+    return {"name": name, "version": version, "purl": purl, "sha256": str(sha256)}
 
 
 def _same_times(folder: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from trispark.canonical import canonical_json, canonical_sha256
 from trispark.errors import TrisparkError
@@ -29,7 +29,8 @@ _DIGEST: Final = r"^sha256:[0-9a-f]{64}$"
 
 @dataclass(frozen=True)
 class Dependency:
-    """Something from outside that a lock names: a wheel, a Debian package. `sha256`: 64 hex digits, of the file."""
+    """Something from outside that a lock names: a wheel, a Debian package, a tree. `sha256`: 64 hex digits, of the file
+    or as the lock has it."""
 
     name: str
     version: str
@@ -79,6 +80,14 @@ class BuiltImage:
         return canonical_sha256(dict(self.context))
 
 
+@dataclass(frozen=True)
+class ArchivedLayers:
+    """Layers that lie in an OCI archive, lowest first, by the digests (`sha256:...`) of their blobs."""
+
+    archive: Path
+    digests: tuple[str, ...]
+
+
 class _Dependency(Strict):
     name: Annotated[str, Field(min_length=1, max_length=200)]
     version: Annotated[str, Field(min_length=1, max_length=200)]
@@ -103,12 +112,21 @@ class _Built(Strict):
 
 
 class _File(Strict):
+    """`layers`: paths, or with `archive` digests of blobs in that file."""
+
     schema_version: Annotated[int, Field(ge=1, le=1)]
     image: _Built
     layers: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1)
+    archive: Annotated[str, Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _by_digest(self) -> _File:
+        if self.archive is not None and not all(DIGEST.fullmatch(layer) for layer in self.layers):
+            raise ValueError("layers in an archive are named by digest")
+        return self
 
 
-def read_built(path: Path) -> tuple[BuiltImage, tuple[Path, ...]]:
+def read_built(path: Path) -> tuple[BuiltImage, tuple[Path, ...] | ArchivedLayers]:
     """A description that `write_built` left, and the tars of the image's layers, lowest first.
 
     Raises TS-PROVENANCE-BUILT, and TS-IMAGES-SECRET: what is read here goes into a statement.
@@ -137,14 +155,20 @@ def read_built(path: Path) -> tuple[BuiltImage, tuple[Path, ...]]:
     require_no_secrets(found.image.arguments, str(path))
     fields = found.image.model_dump()
     fields["dependencies"] = tuple(Dependency(**each) for each in fields["dependencies"])
+    if found.archive is not None:
+        return BuiltImage(**fields), ArchivedLayers(Path(os.path.normpath(path.parent / found.archive)), found.layers)
     return BuiltImage(**fields), tuple(path.parent / layer for layer in found.layers)
 
 
-def write_built(path: Path, image: BuiltImage, layers: Sequence[Path]) -> None:
+def write_built(path: Path, image: BuiltImage, layers: Sequence[Path] | ArchivedLayers) -> None:
     """Leave a description for `read_built`. `layers`: one tar each, lowest first; or one directory, the whole root file
-    system. They are named relative to the description, so that both can be moved together. Raises OSError."""
-    places = [os.path.relpath(layer, path.parent) for layer in layers]
-    content: dict[str, Any] = {"schema_version": 1, "image": asdict(image), "layers": places}
+    system; or where they lie in an archive. Files are named relative to the description, so that both can be moved
+    together. Raises OSError."""
+    content: dict[str, Any] = {"schema_version": 1, "image": asdict(image)}
+    if isinstance(layers, ArchivedLayers):
+        content |= {"layers": list(layers.digests), "archive": os.path.relpath(layers.archive, path.parent)}
+    else:
+        content["layers"] = [os.path.relpath(layer, path.parent) for layer in layers]
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text(canonical_json(content) + "\n", encoding="utf-8")

@@ -27,13 +27,13 @@ from typing import Any
 
 def findings(expected: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[str]:
     """A line for each thing that is not as expected; nothing is imported once something else was found."""
-    found = [*_configured(expected, environment), *_present(expected), *_packages(expected.get("packages", {}))]
+    found = [*configured(expected, environment), *_present(expected), *_packages(expected.get("packages", {}))]
     yield from found
     if not found:
         yield from _imports(expected.get("modules", []))
 
 
-def _configured(expected: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[str]:
+def configured(expected: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[str]:
     """A base's `DSV41_CACHE_GIB=16` is seen here: a RUN step has the environment of the image."""
     names, prefixes = set(expected.get("variables", [])), tuple(expected.get("prefixes", []))
     for name in sorted(set(environment) - set(expected.get("says_itself", []))):

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from trispark.errors import TrisparkError
 from trispark.images.package_index import Http, Stream, read_answer
+from trispark.images.registry_address import is_local
 from trispark_node.plain_json import parse_json
 from trispark_node.registry import ACCEPT, HUB, HUB_API
 
 LARGEST: Final = 4 * 2**20
-_LOCAL: Final = re.compile(r"(localhost|127\.[0-9.]+|\[::1\])(:[0-9]+)?")
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _CHALLENGE: Final = re.compile(r'([a-z]+)="([^"]*)"')
 
@@ -63,7 +63,7 @@ class ImageMembers:
         host, _, name = repository.partition("/")
         if host == HUB:
             host = HUB_API
-        scheme = "http" if _LOCAL.fullmatch(host) else "https"
+        scheme = "http" if is_local(host) else "https"
         body = self._get(f"{scheme}://{host}/v2/{name}/manifests/{digest}")
         observed = "sha256:" + hashlib.sha256(body).hexdigest()
         if observed != digest:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from trispark.errors import TrisparkError
 from trispark.images.layers import EPOCH, Layer, write_layer
@@ -20,6 +20,8 @@ from trispark_node.plain_json import parse_json
 from trispark_node.tar_members import members, open_tar
 
 MANIFEST_TYPE: Final = "application/vnd.oci.image.manifest.v1+json"
+DOCKER_MANIFEST_TYPE: Final = "application/vnd.docker.distribution.manifest.v2+json"
+"""Of builders that were not told to write OCI types; the rest of the image is the same."""
 CONFIG_TYPE: Final = "application/vnd.oci.image.config.v1+json"
 LAYER_TYPE: Final = "application/vnd.oci.image.layer.v1.tar"
 """Not compressed: what gzip writes depends on the version of the compressor."""
@@ -68,6 +70,10 @@ class BlobStore:
 
     def path(self, digest: str) -> Path:
         return self._blobs / digest.removeprefix("sha256:")
+
+    def open(self, digest: str) -> IO[bytes]:
+        """Raises OSError."""
+        return self.path(digest).open("rb")
 
     def add_bytes(self, media_type: str, data: bytes) -> Descriptor:
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"

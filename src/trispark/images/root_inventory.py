@@ -11,12 +11,12 @@ import os
 import re
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import IO, Final
 
 from trispark.errors import TrisparkError
 from trispark.images.bounded import read_file
@@ -69,21 +69,37 @@ class RootInventory:
 
 def inventory_of(*layers: Path) -> RootInventory:
     """Of one directory, or of tars (also compressed ones), lowest first. Raises TS-PROVENANCE-ROOT."""
-    try:
+    with unreadable(", ".join(map(str, layers))[:500] or "no layer"):
         if len(layers) == 1 and layers[0].is_dir():
             return inventory_of_directory(layers[0])
-        with ExitStack() as stack:
-            files = [stack.enter_context(os.fdopen(open_regular(layer), "rb")) for layer in layers]
-            return inventory_of_layers([stack.enter_context(open_tar(file, "r:*")) for file in files])
+        return inventory_of_files(os.fdopen(open_regular(layer), "rb") for layer in layers)
+
+
+@contextmanager
+def unreadable(where: str) -> Iterator[None]:
+    """TS-PROVENANCE-ROOT for whatever reading of layers can raise."""
+    try:
+        yield
     except (OSError, EOFError, tarfile.TarError, ValueError, zlib.error, lzma.LZMAError) as error:
         raise TrisparkError(
             "TS-PROVENANCE-ROOT",
             "the image's root file system cannot be read",
-            where=", ".join(map(str, layers))[:500] or "no layer",
+            where=where,
             expected="a directory or tars, with the usual files of dpkg and of Python's packages",
             observed=" ".join(f"{type(error).__name__}: {error}".split())[:200],
             remedy="build the image again",
         ) from None
+
+
+def inventory_of_files(layers: Iterable[IO[bytes]]) -> RootInventory:
+    """Of open tars, lowest first; each is closed before the next one is asked for. As `inventory_of_layers`."""
+    return inventory_of_layers(_tars(layers))
+
+
+def _tars(files: Iterable[IO[bytes]]) -> Iterator[tarfile.TarFile]:
+    for file in files:
+        with file, open_tar(file, "r:*") as tar:
+            yield tar
 
 
 def inventory_of_directory(root: Path) -> RootInventory:
@@ -102,21 +118,23 @@ def inventory_of_directory(root: Path) -> RootInventory:
     return found.inventory()
 
 
-def inventory_of_layers(layers: Sequence[tarfile.TarFile]) -> RootInventory:
+def inventory_of_layers(layers: Iterable[tarfile.TarFile]) -> RootInventory:
     """Of the layers of an image, lowest first; one tar of a whole root file system is one layer.
 
+    Each is read once from its beginning to its end, as going back in a compressed one means to unpack it again.
     Raises tarfile.TarError, OSError, and ValueError for what is not as dpkg or Python write it.
     """
     found = _Found()
     for layer in layers:
-        found_here = list(_members(layer))
         # A layer's removals are of the layers below it, wherever they stand among its members.
-        for path, _ in found_here:
+        here = _Found()
+        for path, read in _members(layer):
             found.hide(path)
-        for path, read in found_here:
-            found.forget(path)
+            for each in (found, here):
+                each.forget(path)
             if read is not None and _wanted(path):
-                found.add(path, read)
+                here.add(path, read)
+        found.put(here)
     return found.inventory()
 
 
@@ -166,7 +184,16 @@ class _Found:
             raise ValueError(f"more than {MOST_FILES} files of packages")
         if not path.isprintable():
             raise ValueError(f"{path!r} is no name of a package's file")
-        content = read()
+        self._keep(path, read())
+
+    def put(self, above: _Found) -> None:
+        """The files of a layer above, which has forgotten here already what it replaces."""
+        for path, content in above._files.items():
+            if len(self._files) >= MOST_FILES:
+                raise ValueError(f"more than {MOST_FILES} files of packages")
+            self._keep(path, content)
+
+    def _keep(self, path: str, content: bytes) -> None:
         self._size += len(content) - len(self._files.get(path, b""))
         if self._size > MOST_TOTAL:
             raise ValueError(f"more than {MOST_TOTAL} bytes of packages' files")

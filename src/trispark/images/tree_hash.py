@@ -9,10 +9,11 @@ from pathlib import Path
 from trispark.errors import TrisparkError
 
 
-def tree_hash(root: Path) -> str:
+def tree_hash(root: Path, without: str = "") -> str:
     """SHA-256 (hex) over `KIND\\0PATH\\0SHA256\\n` of every file in order of its path; KIND is f, x or l (a link).
 
-    Raises TS-IMAGES-TREE for what is neither a file nor a link nor a directory.
+    `without`: path of a file that does not count. Raises TS-IMAGES-TREE for what is neither a file nor a link nor a
+    directory.
     """
     lines = []
     for folder, folders, files in os.walk(root, onerror=_raised):
@@ -21,6 +22,8 @@ def tree_hash(root: Path) -> str:
         linked = [entry.name for entry in os.scandir(here) if entry.is_symlink()]
         for name in sorted({*files, *linked}):
             path = here / name
+            if path.relative_to(root).as_posix() == without:
+                continue
             lines.append(
                 f"{_kind(path)}\0{path.relative_to(root).as_posix()}\0{_content(path)}\n".encode(
                     "utf-8", "surrogateescape"

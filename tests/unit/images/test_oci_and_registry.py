@@ -6,14 +6,12 @@ import hashlib
 import io
 import json
 import tarfile
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from served_registry import Served, serving
 
 from trispark.errors import TrisparkError
 from trispark.images.layers import EPOCH
@@ -174,82 +172,10 @@ def test_what_is_no_archive_of_an_image_is_refused(tmp_path: Path, members: dict
     assert refused.value.id == "TS-IMAGES-ARCHIVE"
 
 
-class Served:
-    """A registry of the protocol that is used, on a free port of the loopback. `ends_at`: the calls that it answers
-    before it drops connections; `status`: {method: what it says instead}."""
-
-    def __init__(self) -> None:
-        self.blobs: dict[str, bytes] = {}
-        self.manifests: dict[str, bytes] = {}
-        self.puts: list[str] = []
-        self.ends_at = 10**9
-        self.status: dict[str, int] = {}
-        self.calls = 0
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def handle_any(self) -> None:
-                length = int(self.headers.get("Content-Length") or 0)
-                body = self.rfile.read(length)
-                outer.calls += 1
-                if outer.calls > outer.ends_at:
-                    self.connection.close()
-                    return
-                status, headers, answer = outer.answer(self.command, self.path, body)
-                self.send_response(status)
-                for key, value in headers.items():
-                    self.send_header(key, value)
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(answer)
-
-            do_GET = do_HEAD = do_POST = do_PUT = handle_any
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self.server.server_port}"
-
-    def answer(self, method: str, path: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
-        if method in self.status:
-            return self.status[method], {}, b'{"errors":[{"code":"DENIED"}]}'
-        place = urlsplit(path)
-        last = place.path.rpartition("/")[2]
-        if method == "HEAD" and "/manifests/" in place.path:
-            held = self.manifests.get(last)
-            digest = f"sha256:{hashlib.sha256(held or b'').hexdigest()}"
-            return (404, {}, b"") if held is None else (200, {"Docker-Content-Digest": digest}, b"")
-        if method == "HEAD":
-            return (200 if last in self.blobs else 404), {}, b""
-        if method == "POST":
-            return 202, {"Location": f"http://{self.address}{place.path}session?_state=s"}, b""
-        if method == "PUT" and "/uploads/" in place.path:
-            digest = parse_qs(place.query)["digest"][0]
-            if digest != f"sha256:{hashlib.sha256(body).hexdigest()}":
-                return 400, {}, b"digest does not match"
-            self.blobs[digest] = body
-            self.puts.append(digest)
-            return 201, {}, b""
-        if method == "PUT":
-            named = json.loads(body)
-            if not all(each["digest"] in self.blobs for each in [named["config"], *named["layers"]]):
-                return 400, {}, b"MANIFEST_BLOB_UNKNOWN"
-            self.manifests[last] = body
-            return 201, {}, b""
-        return (200, {}, self.manifests[last]) if last in self.manifests else (404, {}, b"")
-
-
 @pytest.fixture
 def served() -> Iterator[Served]:
-    registry = Served()
-    thread = threading.Thread(target=registry.server.serve_forever)
-    thread.start()
-    yield registry
-    registry.server.shutdown()
-    thread.join()
-    registry.server.server_close()
+    with serving() as registry:
+        yield registry
 
 
 def test_a_push_brings_every_blob_and_the_second_one_none(tmp_path: Path, served: Served) -> None:

@@ -18,6 +18,7 @@ from trispark.images.root_inventory import (
     PythonDist,
     inventory_of,
     inventory_of_directory,
+    inventory_of_files,
     inventory_of_layers,
 )
 from trispark_node.canonical import sha256_hex
@@ -202,3 +203,40 @@ def test_all_files_together_have_a_bound(tmp_path, monkeypatch):
     monkeypatch.setattr(root_inventory, "MOST_TOTAL", 100)
     with pytest.raises(TrisparkError, match="more than 100 bytes"):
         root_inventory.inventory_of(tmp_path)
+
+
+class Counted(io.BytesIO):
+    """`given`: bytes that were read of it, also those that were read twice."""
+
+    given = 0
+
+    def read(self, size=-1, /):
+        data = super().read(size)
+        self.given += len(data)
+        return data
+
+
+def test_a_compressed_layer_is_unpacked_once():
+    """To go back in one means to begin again, and a layer of an engine has gigabytes."""
+    noise = random.Random(5)
+    entries = {}
+    for number in range(10):
+        entries[f"a{number}"] = noise.randbytes(200_000).hex()
+        entries[f"b/x{number}-1.dist-info/METADATA"] = f"Name: x{number}\nVersion: 1\n"
+    file = Counted(archive(entries, mode="w:gz"))
+    size = len(file.getvalue())
+    found = inventory_of_files([file])
+    assert [each.name for each in found.dists] == [f"x{number}" for number in range(10)]
+    assert file.given < 1.5 * size
+    assert file.closed
+
+
+def test_a_removal_is_of_layers_below_wherever_it_stands():
+    """A file of its own layer stays, whether the removal comes before or after it."""
+    below = {
+        "opt/a-1.dist-info/METADATA": "Name: a\nVersion: 1\n",
+        "opt/b-1.dist-info/METADATA": "Name: b\nVersion: 1\n",
+    }
+    own = {"opt/c-1.dist-info/METADATA": "Name: c\nVersion: 1\n"}
+    for above in ({"opt/.wh..wh..opq": "", **own}, {**own, "opt/.wh..wh..opq": ""}):
+        assert [each.name for each in layers(below, above).dists] == ["c"]
