@@ -43,14 +43,17 @@ def chain(given: dict[str, Any]) -> dict[str, Any]:
     # Here, because a launch needs neither: a rollback goes on with a tree that cannot be read.
     from trispark.catalog import load_catalog
     from trispark.images.demanded import verifier_of
-    from trispark.images.rank_chain import lines, make_chain, published, wants_files
+    from trispark.images.rank_chain import make_chain, published, wants_files
+    from trispark.images.rank_chain_text import lines
+    from trispark.images.site_images import SiteImages
     from trispark.site import load_site
 
     root = Path(given["root"]).resolve()
     site = load_site(root / "inventory" / given["site"], images="optional")
     identity = load_catalog(root).engines[site.engine].identity
     nodes = {node.rank: node.name for node in site.nodes}
-    compared = make_chain(site.name, site.engine_image, nodes, given["answers"], identity.same_set, identity.needed)
+    images = SiteImages(site.engine_image, site.engine_images)
+    compared = make_chain(site.name, images, nodes, given["answers"], identity.same_set, identity.needed)
     found = published(compared, root, verifier_of(site))
     return {
         "changed": False,

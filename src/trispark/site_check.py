@@ -16,6 +16,7 @@ from trispark.bench_plan import client_input
 from trispark.catalog import Catalog, load_catalog
 from trispark.errors import TrisparkError
 from trispark.images.dockerfile import PINNED, parse_dockerfile
+from trispark.images.secret_arguments import secret_arguments
 from trispark.resolve import extra_value, given_value, node_value, resolve
 from trispark.site import DOCKERFILES, LAB, Site, judge_site
 from trispark.site_files import site_files
@@ -144,6 +145,8 @@ def _check_values(site: Site, wrong: frozenset[str], catalog: Catalog, found: _F
 
 
 def _check_dockerfile(site: Site, root: Path, found: _Found) -> None:
+    for secret in secret_arguments(site.build_args, f"{site.path}, site_build_args"):
+        found.add(secret)
     given = site.build_dockerfile
     if given is None:
         if site.build_args:

@@ -22,6 +22,7 @@ _ASSIGNED = re.compile(
     rf"(?i)(?P<name>(?<![A-Za-z0-9_.-])(?:\\?[\"'])?{_NAME}(?:\\?[\"'])?\s*[=:]\s*)(?P<value>{_VALUE})"
 )
 """`NAME=value`, `name: value`, `"NAME": "value"`; the name's end decides, so that `max_tokens` is none."""
+_SECRET_NAME = re.compile(rf"(?i){_NAME}")
 _FLAG = re.compile(
     rf"(?i)(?P<name>(?<![\w-])--[a-z-]*(?:api-key|token|password|secret)(?:\\?[\"'])?(?:=|\s*,\s*|\s+))(?P<value>\\?{_VALUE})"
 )
@@ -43,6 +44,11 @@ _IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\d)")
 _IPV6 = re.compile(r"(?<![\w:.])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}(?![\w:.])")
 _MAC = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(?![\w:])")
 _HOME = re.compile(r"(?<![\w.])/home/[^/\s\"',;:]+")
+
+
+def names_a_secret(name: str) -> bool:
+    """Whether what has this name is a secret whatever its value: HF_TOKEN is, MAX_TOKENS is not."""
+    return _SECRET_NAME.fullmatch(name) is not None
 
 
 def secrets_in(texts: Iterable[str]) -> list[str]:

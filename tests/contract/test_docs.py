@@ -64,6 +64,25 @@ def commands(group: typer.Typer, prefix: str = "") -> set[str]:
     return own.union(*below)
 
 
+def test_a_verb_is_found_by_its_name() -> None:
+    """`images lock` is images_lock, in cli/images.py or a file whose name begins so; a verb without a group is of that
+    name, in cli/app.py or a file of its own."""
+    place = "trispark.cli."
+    for command in app.registered_commands:
+        assert command.callback is not None
+        name, module = command.callback.__name__, command.callback.__module__
+        verb = (command.name or name).replace("-", "_")
+        assert name == verb or (verb, name) == ("test", "run_tests"), "pytest would take `test_...` for its own"
+        assert module in (f"{place}app", f"{place}{verb}"), module
+    for each in app.registered_groups:
+        assert each.typer_instance is not None
+        for command in each.typer_instance.registered_commands:
+            assert command.callback is not None
+            assert command.callback.__name__ == f"{each.name}_{command.name}"
+            module = command.callback.__module__
+            assert module == f"{place}{each.name}" or module.startswith(f"{place}{each.name}_"), module
+
+
 def test_the_page_of_error_ids_is_the_sources() -> None:
     assert (ROOT / PAGE).read_text(encoding="utf-8") == page(ROOT), "run: python -m trispark.reference --write"
 

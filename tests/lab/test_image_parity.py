@@ -58,6 +58,8 @@ def test_three_equal_ranks_have_one_chain(serving: Any) -> None:
     found = ran.said
     assert (found["equal"], found["unreachable"], found["running"]) == (True, [], list(serving.nodes))
     assert [rank["node"] for rank in found["ranks"]] == list(serving.nodes)
+    assert found["of_site"]
+    assert {(rank["image_name"], rank["container_image_name"]) for rank in found["ranks"]} == {("site", "site")}
     for step in ("reference", "manifest_digest", "image_id", "container_image_id", "adapters", "source"):
         assert len({rank[step] for rank in found["ranks"]}) == 1, step
     assert found["ranks"][0]["adapters"] == found["ranks"][0]["adapters_staged"]
@@ -165,5 +167,5 @@ def test_where_nothing_runs_it_says_so_and_compares_the_rest(serving: Any) -> No
     assert ran.rc == 0, ran.output[-3000:]
     assert (ran.said["running"], ran.said["equal"]) == ([], True)
     silent = {step["step"] for step in ran.said["steps"] if step["equal"] is None}
-    assert silent == {"container_image_id", "adapters", "source", "libraries"}
+    assert silent == {"container_image_id", "container_image_name", "adapters", "source", "libraries"}
     assert "nothing runs" in ran.output

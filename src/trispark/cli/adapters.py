@@ -10,23 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trispark.cli import exit_codes
-from trispark.cli.engram import JsonOption
 from trispark.cli.terminal import Terminal
+from trispark.cli.verb import JsonOption
 
 if TYPE_CHECKING:
     from trispark.engine_api.check import Checked
 
 REPO = Path(__file__).resolve().parents[3]
 
-adapters_app = typer.Typer(help="Adapters: the builds of the engine that they bind to.", no_args_is_help=True)
 
-
-@adapters_app.callback()
-def _group() -> None:
-    pass
-
-
-@adapters_app.command("check")
 def adapters_check(
     engine: Annotated[
         list[str] | None,

@@ -5,18 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trispark.cli import exit_codes
-from trispark.cli.engram import Begin, JsonOption, SiteOption
+from trispark.cli import exit_codes, verb
 from trispark.cli.lab import require_lab
-from trispark.cli.play import Player, parse_extra, result_json
+from trispark.cli.play import parse_extra, result_json
+from trispark.cli.play_site import play_on_site
 from trispark.cli.sites import LAB
 from trispark.cli.terminal import Terminal
+from trispark.cli.verb import JsonOption, SiteOption
 from trispark.errors import TrisparkError
 
 if TYPE_CHECKING:
@@ -27,10 +27,7 @@ PUBLIC = Path(".trispark/truth/public")
 LOCK = "requirements/truth.txt"
 INSTALL_S = 1800
 
-bench_app = typer.Typer(help="Measure what runs; the load client, and how exact it is.", no_args_is_help=True)
 
-
-@bench_app.command("run")
 def bench_run(
     site: Annotated[
         str | None, typer.Option("--site", envvar="TRISPARK_SITE", help="A directory of inventory/.")
@@ -38,12 +35,9 @@ def bench_run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
 ) -> None:
     """Measure what runs now, with the site's plan; as ./trispark play bench. No boot, no record, no verdict."""
-    from trispark.cli import app as root
-
-    root.play("bench", site=site, as_json=as_json)
+    raise typer.Exit(play_on_site("bench", {}, site, check=False, diff=False, as_json=as_json))
 
 
-@bench_app.command("truth")
 def bench_truth(
     streams: Annotated[str, typer.Option("--streams", help="Numbers of streams, with commas.")] = "4,64",
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds at each; from 16 streams a third.")] = 9,
@@ -80,43 +74,39 @@ def bench_truth(
         terminal.json(found)
 
 
-def add_rounds(begin: Begin, player_of: Callable[[str, Terminal], Player]) -> None:
-    """``bench rounds``; ``player_of(site, terminal)`` is asked when it runs."""
-
-    @bench_app.command("rounds")
-    def bench_rounds(
-        extra: Annotated[
-            list[str] | None,
-            typer.Option("-e", metavar="NAME=VALUE", help="feature=NAME, of the running engine."),
-        ] = None,
-        rounds: Annotated[int, typer.Option("--rounds", min=8, max=64, help="That count; one goes before.")] = 8,
-        site: SiteOption = None,
-        as_json: JsonOption = False,
-    ) -> None:
-        """Switch a feature of the running engine off and on by turns; a screening, never a verdict."""
-        given = parse_extra(extra or ())
-        if set(given) != {"feature"}:
-            raise TrisparkError(
-                "TS-CLI-EXTRA",
-                "rounds take -e feature=NAME and nothing else",
-                where="-e",
-                expected="-e feature=engram_prefetch",
-                observed=", ".join(sorted(given)) or "nothing",
-                remedy="name one feature",
-            )
-        terminal, name = begin(site, changing=True)
-        player = player_of(name, terminal)
-        if name == LAB:
-            require_lab(player.repo, any_version=False)
-        result = player.play("rounds", {**given, "rounds": str(rounds)})
-        if result.status == "interrupted":
-            terminal.error(
-                "the load client on the head brings the switch back at its end; were it killed, the engine does so by "
-                "itself within 300 s (its line: [switch]); ./trispark play site boots the baseline at once"
-            )
-        if as_json:
-            terminal.json(result_json(result, name))
-        raise typer.Exit(exit_codes.of_run(result))
+def bench_rounds(
+    extra: Annotated[
+        list[str] | None,
+        typer.Option("-e", metavar="NAME=VALUE", help="feature=NAME, of the running engine."),
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=8, max=64, help="That count; one goes before.")] = 8,
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Switch a feature of the running engine off and on by turns; a screening, never a verdict."""
+    given = parse_extra(extra or ())
+    if set(given) != {"feature"}:
+        raise TrisparkError(
+            "TS-CLI-EXTRA",
+            "rounds take -e feature=NAME and nothing else",
+            where="-e",
+            expected="-e feature=engram_prefetch",
+            observed=", ".join(sorted(given)) or "nothing",
+            remedy="name one feature",
+        )
+    terminal, name = verb.begin(site, changing=True)
+    player = verb.player(name, terminal)
+    if name == LAB:
+        require_lab(player.repo, any_version=False)
+    result = player.play("rounds", {**given, "rounds": str(rounds)})
+    if result.status == "interrupted":
+        terminal.error(
+            "the load client on the head brings the switch back at its end; were it killed, the engine does so by "
+            "itself within 300 s (its line: [switch]); ./trispark play site boots the baseline at once"
+        )
+    if as_json:
+        terminal.json(result_json(result, name))
+    raise typer.Exit(exit_codes.of_run(result))
 
 
 def _widths(text: str) -> list[int]:

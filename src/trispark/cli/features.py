@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 
-def list_features(repo: Path, stage: str | None) -> list[dict[str, Any]]:
-    """One object an entry, in the catalog's order. Raises TS-STAGE-UNKNOWN, TS-CATALOG-*, TS-YAML-*."""
+def list_features(repo: Path, site: str, stage: str | None) -> list[dict[str, Any]]:
+    """One object an entry, in the catalog's order. Raises TS-STAGE-UNKNOWN, TS-CATALOG-*, TS-YAML-*, TS-SITE-*,
+    TS-BASELINE-READ."""
     from trispark.allowlist import format_value
     from trispark.catalog import load_catalog
+    from trispark.plan import Ground
+    from trispark.site_features import refused_at
 
     catalog = load_catalog(repo)
+    ground = Ground.load(repo, site)
     names = catalog.features_of(stage) if stage else tuple(catalog.features)
     entries = []
     for name in names:
@@ -26,6 +30,11 @@ def list_features(repo: Path, stage: str | None) -> list[dict[str, Any]]:
                 "summary": entry.summary,
                 "stages": list(entry.stages),
                 "engines": {engine: entry.refusal_on(engine) for engine in catalog.engines},
+                # Without the place of this checkout, as in a plan.
+                "refusals": [
+                    {key: text.replace(f"{repo}/", "") for key, text in error.as_dict().items()}
+                    for error in refused_at(ground, name)
+                ],
                 "sets": dict(entry.sets),
                 "sets_on": {engine: dict(sets) for engine, sets in entry.sets_on.items()},
                 "sweep": None
@@ -73,3 +82,5 @@ def _details(entry: Mapping[str, Any]) -> Iterator[str]:
     for reason, engines in reasons.items():
         where = "anywhere" if len(engines) == len(entry["engines"]) else f"on {', '.join(engines)}"
         yield f"not {where}: {reason}"
+    for refusal in entry["refusals"]:
+        yield f"not at this site: {refusal['what']}; do: {refusal['remedy']}"

@@ -8,14 +8,12 @@ from typing import Annotated
 import typer
 
 from trispark.cli import exit_codes
-from trispark.cli.engram import JsonOption
-from trispark.cli.images import images_app
 from trispark.cli.terminal import Terminal
+from trispark.cli.verb import JsonOption
 
 REPO = Path(__file__).resolve().parents[3]
 
 
-@images_app.command("build")
 def images_build(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Images of the lab; all of them without one.")

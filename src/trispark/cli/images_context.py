@@ -11,9 +11,9 @@ import typer
 
 from trispark import __version__
 from trispark.cli import exit_codes
-from trispark.cli.engram import JsonOption
 from trispark.cli.sites import require_known
 from trispark.cli.terminal import Terminal
+from trispark.cli.verb import JsonOption
 
 REPO = Path(__file__).resolve().parents[3]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trispark.cli import exit_codes
-from trispark.cli.engram import JsonOption
 from trispark.cli.terminal import Terminal
+from trispark.cli.verb import JsonOption
 
 if TYPE_CHECKING:
     from trispark.images.lock_check import Sources

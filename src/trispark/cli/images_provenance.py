@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trispark.cli import exit_codes
-from trispark.cli.engram import JsonOption, SiteOption
-from trispark.cli.images import images_app
 from trispark.cli.sites import choose_site
 from trispark.cli.terminal import Terminal
+from trispark.cli.verb import JsonOption, SiteOption
 from trispark.errors import TrisparkError
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 REPO = Path(__file__).resolve().parents[3]
 
 
-@images_app.command("attest")
 def images_attest(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Images that were built here.")],
     key: Annotated[
@@ -73,7 +71,6 @@ def images_attest(
     raise typer.Exit(exit_codes.OK)
 
 
-@images_app.command("provenance")
 def images_provenance(
     digest: Annotated[
         str, typer.Argument(metavar="DIGEST", help="sha256:..., a reference by digest, or the first 8 digits.")

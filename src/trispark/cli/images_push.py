@@ -8,15 +8,13 @@ from typing import Annotated
 import typer
 
 from trispark.cli import exit_codes
-from trispark.cli.engram import JsonOption
-from trispark.cli.images import images_app
 from trispark.cli.terminal import Terminal
+from trispark.cli.verb import JsonOption
 from trispark.errors import TrisparkError
 
 REPO = Path(__file__).resolve().parents[3]
 
 
-@images_app.command("push")
 def images_push(
     name: Annotated[str, typer.Argument(help="An image of Dockerfiles/images.yml.")],
     context: Annotated[

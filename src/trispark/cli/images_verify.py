@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from trispark.cli import exit_codes
+from trispark.cli import exit_codes, verb
 from trispark.cli.lab import require_lab
-from trispark.cli.play import Player
 from trispark.cli.sites import LAB
-from trispark.cli.terminal import Terminal
+from trispark.cli.verb import JsonOption, SiteOption
 
-Begin = Callable[..., tuple[Terminal, str]]
 PLAYBOOK = "images_verify"
 
 
-def add_images_verify(group: typer.Typer, begin: Begin, player_of: Callable[[str, Terminal], Player]) -> None:
-    """Add the verb to the group. ``begin`` names the site, ``player_of`` plays on it."""
+def images_verify(
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare image, engine sources, adapters and loaded libraries of all ranks, by hash; changes nothing.
 
-    @group.command()
-    def verify(
-        site: Annotated[
-            str | None,
-            typer.Option("--site", envvar="TRISPARK_SITE", help="A directory of inventory/; the lab by default."),
-        ] = None,
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
-    ) -> None:
-        """Compare image, engine sources, adapters and loaded libraries of all ranks, by hash; changes nothing.
-
-        Status 0: equal; 1: a rank is odd, it is named with the files and both hashes; 4: a node does not answer.
-        """
-        terminal, name = begin(site, changing=False)
-        player = player_of(name, terminal)
-        if name == LAB:
-            require_lab(player.repo, any_version=True)
-        result = player.play(PLAYBOOK)
-        found: dict[str, Any] = result.published.get("images") or {}
-        if as_json:
-            terminal.json({**found, "site": name, "status": result.status})
-        if not result.ok:
-            raise typer.Exit(exit_codes.of_run(result))
-        if result.unreachable or found.get("unreachable"):
-            raise typer.Exit(exit_codes.UNREACHABLE)
-        raise typer.Exit(exit_codes.OK if found.get("equal") else exit_codes.FAILED)
+    Status 0: equal, and an image of the site; 1: a rank is odd, it is named with the files and both hashes, or
+    it has an image that the site does not name; 4: a node does not answer.
+    """
+    terminal, name = verb.begin(site, changing=False)
+    player = verb.player(name, terminal)
+    if name == LAB:
+        require_lab(player.repo, any_version=True)
+    result = player.play(PLAYBOOK)
+    found: dict[str, Any] = result.published.get("images") or {}
+    if as_json:
+        terminal.json({**found, "site": name, "status": result.status})
+    if not result.ok:
+        raise typer.Exit(exit_codes.of_run(result))
+    if result.unreachable or found.get("unreachable"):
+        raise typer.Exit(exit_codes.UNREACHABLE)
+    raise typer.Exit(exit_codes.OK if found.get("equal") and found.get("of_site") else exit_codes.FAILED)

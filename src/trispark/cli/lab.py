@@ -1,14 +1,23 @@
-"""What this machine needs before the lab's playbooks, and the lab's state, also where no Docker Engine answers."""
+"""The verbs of ``./trispark lab``: what this machine needs before its playbooks, and the lab's state, also where no
+Docker Engine answers."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+from typer.core import TyperCommand
+
+from trispark.cli import exit_codes, verb
+from trispark.cli.sites import LAB
+from trispark.cli.verb import JsonOption
 from trispark.errors import TrisparkError
 from trispark.host import LocalMachine, Machine, alone, ensure_disk, ensure_docker, state_directory
+from trispark.lab.share_mode import ShareMode, declare_share
 
 if TYPE_CHECKING:
     from trispark.lab.engine_api import EngineApi
@@ -128,3 +137,72 @@ def lab_lines(state: dict[str, Any]) -> list[str]:
         lines.append(str(version_error(state["version"])))
     lines += [f"not ours, in the lab's place: {name}" for name in state.get("foreign", ())]
     return lines
+
+
+def lab_up(
+    share: Annotated[
+        ShareMode | None,
+        typer.Option(help="How the workers see the checkpoint: a copy each, or the head's. Kept until changed."),
+    ] = None,
+) -> None:
+    """Make the lab, or bring it to its declared state; a second time changes nothing."""
+    terminal = verb.begin_lab()
+    with lab_alone(verb.REPO, terminal.say):
+        if share is not None:
+            declare_share(verb.REPO, share)
+        prepare_machine(verb.REPO, terminal.say)
+        result = verb.player(LAB, terminal).play("lab_up")
+    if result.ok:
+        terminal.say(f"the lab is up{'' if result.changed else ' (nothing to change)'}; {result.seconds:.1f} s")
+    raise typer.Exit(exit_codes.of_run(result))
+
+
+def lab_down() -> None:
+    """Remove the lab and everything it made in Docker; the cache stays."""
+    terminal = verb.begin_lab()
+    if not lab_state(verb.REPO)["docker"]:
+        terminal.say("no Docker Engine answers: there is no lab")
+        return
+    with lab_alone(verb.REPO, terminal.say):
+        result = verb.player(LAB, terminal).play("lab_down")
+    if result.ok:
+        terminal.say(f"the lab is gone{'' if result.changed else ' (there was none)'}; {result.seconds:.1f} s")
+    raise typer.Exit(exit_codes.of_run(result))
+
+
+def lab_status(as_json: JsonOption = False) -> None:
+    """The lab's containers, as Docker shows them."""
+    terminal = verb.begin_lab()
+    state = lab_state(verb.REPO)
+    for line in lab_lines(state):
+        terminal.say(line)
+    if as_json:
+        terminal.json({"site": LAB, **state})
+
+
+class ShellCommand(TyperCommand):
+    """`lab shell`, whose usage shows the command that may follow."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
+
+
+def lab_shell(
+    context: typer.Context,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="spark0, spark1 or spark2.")],
+) -> None:
+    """A shell on a node as user trispark (sudo for root), or a command after --: words, or one text for its shell."""
+    from trispark.lab.status import shell_command
+
+    verb.begin_lab()
+    argv = shell_command(node, verb.REPO, context.args)
+    if LocalMachine().which(argv[0]) is None:
+        raise TrisparkError(
+            "TS-LAB-DOWN",
+            "there is no ssh client, so no lab",
+            where="PATH",
+            expected=f"the program {argv[0]}",
+            observed="no such program",
+            remedy="./trispark lab up",
+        )
+    os.execvp(argv[0], argv)

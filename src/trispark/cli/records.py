@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from trispark.cli import verb
+from trispark.cli.verb import JsonOption, SiteOption
 from trispark.errors import TrisparkError
 
 if TYPE_CHECKING:
@@ -137,3 +142,116 @@ def prune_lines(logs: list[KeptLog], *, done: bool) -> Iterator[str]:
         yield f"removed the logs of {len(logs)} boots; their records stay"
     else:
         yield f"would remove the logs of {len(logs)} boots, --yes removes them; their records stay"
+
+
+def records_list(
+    older: Annotated[bool, typer.Option("--older", help="Also those of nodes that were made anew.")] = False,
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """All cached records, oldest first."""
+    terminal, name = verb.begin(site, changing=False)
+    found, chains = summaries(record_cache(verb.REPO, name), verb.REPO, older=older)
+    for one in found:
+        terminal.say(f"{one['seq']:>5}  {one['id']}  {one['kind'] or '-'}  {one['outcome'] or '-'}  {one['path']}")
+    if not found:
+        terminal.say("no records yet" if older or not chains else "no records yet of these nodes")
+    if chains and not older:
+        terminal.say(f"records of nodes that were made anew (--older lists them): {', '.join(chains)}")
+    if as_json:
+        terminal.json({"site": name, "records": found, "older": chains})
+
+
+def records_show(
+    record: Annotated[str, typer.Argument(help="A number or id of `records list`.")],
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """One record: indented, or as one line with --json."""
+    terminal, name = verb.begin(site, changing=False)
+    from trispark.older_records import find_record
+
+    chain, found = find_record(record_cache(verb.REPO, name), record)
+    if as_json:
+        terminal.json({"site": name, "path": summary(chain, found, verb.REPO)["path"], "record": found})
+    else:
+        terminal.say(json.dumps(found, ensure_ascii=False, indent=2))
+
+
+def records_diff(
+    first: Annotated[str, typer.Argument(help="A number or id of `records list`.")],
+    second: Annotated[str, typer.Argument(help="Another one of the same kind.")],
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What differs in what was asked for, resolved and observed; ports, times and counters are no difference."""
+    terminal, name = verb.begin(site, changing=False, offline=True)
+    lines, form = compared(record_cache(verb.REPO, name), first, second)
+    for line in lines:
+        terminal.say(line)
+    if as_json:
+        terminal.json({"site": name, **form})
+
+
+def records_replay(
+    record: Annotated[str, typer.Argument(help="A number or id of `records list`.")],
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The plan and the command that repeat a boot or trial; refused when a pinned input is gone or differs."""
+    terminal, name = verb.begin(site, changing=False, offline=True)
+    found = replayed(verb.REPO, name, record)
+    for line in replay_lines(found):
+        terminal.say(line)
+    if as_json:
+        terminal.json({"site": name, **found})
+
+
+def records_verify(site: SiteOption = None, as_json: JsonOption = False) -> None:
+    """Check every cached record by the published schema, and the hash chain; the first broken one is named."""
+    terminal, name = verb.begin(site, changing=False, offline=True)
+    cache = record_cache(verb.REPO, name)
+    head = cache.verify()
+    count = len(cache.list())
+    newest = f", the newest is {head['seq']} ({head['id']}) with {head['hash'][:12]}" if head else ""
+    terminal.say(f"{count} records are whole{newest}")
+    if as_json:
+        terminal.json({"site": name, "records": count, "head": head})
+
+
+def records_export(
+    to: Annotated[Path | None, typer.Option("--to", help="A new file; below .trispark without it.")] = None,
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Records and kept logs as one tar.gz for you alone; the same records give the same bytes."""
+    from trispark.record_archive import export_records, kept_logs
+
+    terminal, name = verb.begin(site, changing=False, offline=True)
+    cache = record_cache(verb.REPO, name)
+    target = export_target(verb.REPO, name, cache, to)
+    manifest = export_records(name, cache, kept_logs(kept_boot_logs(verb.REPO, name)), target)
+    terminal.say(f"{manifest['records']} records, {len(manifest['files'])} files in {target}")
+    if as_json:
+        terminal.json({"site": name, "path": str(target), "manifest": manifest})
+
+
+def records_prune(
+    keep: Annotated[int, typer.Option("--keep", min=0, help="How many boots' logs stay.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them; without it they are only named.")] = False,
+    site: SiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove the controller's kept logs of all but the newest boots. Records and the nodes' own logs stay."""
+    from trispark.record_archive import logs_to_prune, prune_logs
+
+    terminal, name = verb.begin(site, changing=yes, offline=True)
+    logs = logs_to_prune(kept_boot_logs(verb.REPO, name), keep)
+    lines = list(prune_lines(logs, done=yes))
+    if yes:
+        prune_logs(logs)
+    for line in lines:
+        terminal.say(line)
+    if as_json:
+        removed = [{"boot": log.boot_id, "files": len(log.files)} for log in logs]
+        terminal.json({"site": name, "removed" if yes else "would_remove": removed})

@@ -8,12 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from trispark.cli import exit_codes
+from trispark.cli import exit_codes, verb
 from trispark.cli.terminal import Terminal
+from trispark.cli.verb import JsonOption
 from trispark.errors import TrisparkError
 
-stats_app = typer.Typer(help="The rules of decision: what they do, and what they say of numbers.", no_args_is_help=True)
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 FIGURES = ("false_keep", "false_keep_family", "coverage", "power", "boots_mean")
 GOALS = {
     "false_keep": (0.0, 0.025),
@@ -22,7 +21,6 @@ GOALS = {
 }
 
 
-@stats_app.command("simulate")
 def stats_simulate(
     trials: Annotated[int, typer.Option("--trials", min=100, max=1_000_000, help="Trials of each scenario.")] = 20_000,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of all random numbers.")] = 20_260_924,
@@ -68,7 +66,6 @@ def stats_simulate(
     raise typer.Exit(exit_codes.FAILED if missed and shape == "normal" else exit_codes.OK)
 
 
-@stats_app.command("campaign")
 def stats_campaign(
     summary: Annotated[Path, typer.Argument(help="A CSV file: a row an arm and tag, medians over a boot.")],
     twins: Annotated[str, typer.Option("--twins", help="Two arms of one configuration, with a comma between.")],
@@ -86,7 +83,6 @@ def stats_campaign(
         terminal.json(as_form(campaign))
 
 
-@stats_app.command("floor")
 def stats_floor(
     generation: Annotated[
         str | None, typer.Option("--generation", help="Of which boots; the newest measured boot's without it.")
@@ -106,23 +102,19 @@ def stats_floor(
 
     Counts valid, measured boots of one generation, those of trials' baselines among them.
     """
-    from trispark.cli import app as root
     from trispark.cli.records import record_cache
-    from trispark.cli.sites import choose_site
     from trispark.noise_floor import keep_noise, measure_noise
     from trispark.stats_power import site_power
 
-    choice = choose_site(root.REPO, site, changing=keep, offline=True)
-    terminal = Terminal()
-    terminal.say(choice.line)
-    noise = measure_noise(choice.name, record_cache(root.REPO, choice.name).list(), generation, trial)
+    terminal, name = verb.begin(site, changing=keep, offline=True)
+    noise = measure_noise(name, record_cache(verb.REPO, name).list(), generation, trial)
     rows = [row.as_dict() for row in site_power(noise)]
     for line in floor_lines(noise.generation, len(noise.boots), rows):
         terminal.say(line)
     if keep:
-        terminal.say(f"kept: {keep_noise(root.REPO, noise).relative_to(root.REPO)}")
+        terminal.say(f"kept: {keep_noise(verb.REPO, noise).relative_to(verb.REPO)}")
     if as_json:
-        terminal.json({"site": choice.name, "noise": noise.model_dump(mode="json"), "power": rows, "kept": keep})
+        terminal.json({"site": name, "noise": noise.model_dump(mode="json"), "power": rows, "kept": keep})
 
 
 def floor_lines(generation: str, boots: int, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

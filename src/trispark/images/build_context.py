@@ -39,6 +39,7 @@ from trispark.images.lock_model import (
     WheelEntry,
 )
 from trispark.images.package_index import PackageIndex
+from trispark.images.secret_arguments import require_no_secrets
 from trispark.images.tree_hash import tree_hash
 from trispark.images.wheel_cache import WheelCache, sha256_of
 from trispark.plainyaml import read_yaml
@@ -88,8 +89,8 @@ def make_context(
     """`index` None: wheels that are not kept here are not fetched.
 
     Raises TS-IMAGES-NAME (no such image, or one of the lab), -UNRESOLVED (it cannot be built: what it is made of has no
-    hash, or it is declared as not available), -OUT, -LINT, -ARGUMENT, -COPY (a tree or file is not here), -HASH,
-    and as the cache does. A folder that could not be finished is removed.
+    hash, or it is declared as not available), -OUT, -LINT, -ARGUMENT, -SECRET, -COPY (a tree or file is not here),
+    -HASH, and as the cache does. A folder that could not be finished is removed.
     """
     image = _image(declaration, request)
     variant = _variant(image, request, lock)
@@ -206,6 +207,8 @@ def _arguments(image: Image, request: Request, base: ImageEntry, dockerfile: Pat
         "REVISION": request.revision,
     }
     given = request.arguments or {}
+    require_no_secrets(given, "site_build_args")
+    require_no_secrets(image.arguments, f"{DECLARATION}, {request.name}")
     for name in given:
         if name in pinned or name not in known:
             raise TrisparkError(

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from trispark.canonical import canonical_json, canonical_sha256
 from trispark.errors import TrisparkError
 from trispark.images.bounded import read_json
+from trispark.images.secret_arguments import require_no_secrets
 from trispark.plainyaml import Strict, check_model
 
 DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
@@ -128,7 +129,7 @@ class _File(Strict):
 def read_built(path: Path) -> tuple[BuiltImage, tuple[Path, ...] | ArchivedLayers]:
     """A description that `write_built` left, and the tars of the image's layers, lowest first.
 
-    Raises TS-PROVENANCE-BUILT.
+    Raises TS-PROVENANCE-BUILT, and TS-IMAGES-SECRET: what is read here goes into a statement.
     """
     try:
         data = read_json(path, MOST_BYTES)
@@ -151,6 +152,7 @@ def read_built(path: Path) -> tuple[BuiltImage, tuple[Path, ...] | ArchivedLayer
             remedy="build the image again",
         ) from None
     found = check_model(_File, data, str(path), "TS-PROVENANCE-BUILT")
+    require_no_secrets(found.image.arguments, str(path))
     fields = found.image.model_dump()
     fields["dependencies"] = tuple(Dependency(**each) for each in fields["dependencies"])
     if found.archive is not None:

@@ -58,12 +58,15 @@ class OciImage:
 
 
 class BlobStore:
-    """Blobs by digest below `root/blobs/sha256`, each complete or absent."""
+    """Blobs by digest below `root/blobs/sha256`. A store believes what it wrote itself; what it finds there is hashed
+    before its first use, as a power cut leaves files of the right name and size with other bytes."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._blobs = root / "blobs" / "sha256"
         self._known = root / "engine-layers.json"
+        self._sizes: dict[str, int] = {}
+        """{digest: bytes} of the blobs that are what their names say."""
 
     def path(self, digest: str) -> Path:
         return self._blobs / digest.removeprefix("sha256:")
@@ -78,7 +81,7 @@ class BlobStore:
         with self._partial() as partial:
             partial.write(data)
             partial.flush()
-            Path(partial.name).replace(self.path(digest))
+            self._name(partial.name, digest, len(data))
         return Descriptor(media_type, digest, len(data))
 
     def add_layer(self, source: Any) -> Layer:
@@ -87,8 +90,12 @@ class BlobStore:
         with self._partial() as partial:
             layer = write_layer(source, partial)
             partial.flush()
-            Path(partial.name).replace(self.path(layer.digest))
+            self._name(partial.name, layer.digest, layer.size)
         return layer
+
+    def _name(self, partial: str, digest: str, size: int) -> None:
+        Path(partial).replace(self.path(digest))
+        self._sizes[digest] = size
 
     @contextmanager
     def _partial(self) -> Iterator[Any]:
@@ -101,13 +108,13 @@ class BlobStore:
                 raise
 
     def known_layers(self) -> dict[str, Layer]:
-        """{an Engine's id of a layer's content: the layer here}, of those whose blobs are whole."""
+        """{an Engine's id of a layer's content: the layer here}, of those whose blobs are whole, hashed once each."""
         try:
             loaded: dict[str, Any] = json.loads(self._known.read_text(encoding="utf-8"))
             layers = {key: Layer(str(value["digest"]), int(value["size"])) for key, value in loaded.items()}
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return {}
-        return {key: layer for key, layer in layers.items() if self._size(layer.digest) == layer.size}
+        return {key: layer for key, layer in layers.items() if self.holds(layer.digest, layer.size)}
 
     def know_layers(self, layers: Mapping[str, Layer]) -> None:
         self._write(self._known.name, {key: asdict(layer) for key, layer in layers.items()})
@@ -141,18 +148,26 @@ class BlobStore:
             image = OciImage(Descriptor(MANIFEST_TYPE, digest, len(data)), _descriptor(manifest["config"]), layers)
         except (OSError, ValueError, TypeError, KeyError):
             return None
-        return image if all(self._size(blob.digest) == blob.size for blob in image.blobs) else None
+        return image if all(self.holds(blob.digest, blob.size) for blob in image.blobs) else None
 
     def _write(self, name: str, value: Any) -> None:
         partial = self.root / f".{name}.partial"
         partial.write_bytes(canonical_json(value) + b"\n")
         partial.replace(self.root / name)
 
-    def _size(self, digest: str) -> int:
+    def holds(self, digest: str, size: int) -> bool:
+        """Whether the blob is there, of that size and with the bytes of its name."""
         try:
-            return self.path(digest).stat().st_size
+            if self.path(digest).stat().st_size != size:
+                return False
+            if digest not in self._sizes:
+                with self.path(digest).open("rb") as blob:
+                    if digest != f"sha256:{hashlib.file_digest(blob, 'sha256').hexdigest()}":
+                        return False
+                self._sizes[digest] = size
         except OSError:
-            return -1
+            return False
+        return True
 
 
 def from_engine(archive: Path, store: BlobStore, *, labels: Mapping[str, str]) -> OciImage:

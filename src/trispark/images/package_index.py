@@ -72,6 +72,9 @@ class UrllibHttp:
             stream: Stream = self._opener.open(
                 urllib.request.Request(url, headers=dict(headers)), timeout=self._timeout_s
             )
+        except urllib.error.HTTPError as error:
+            error.close()  # it holds the connection; what is asked of it are its status and headers
+            raise
         except ValueError as error:
             raise OSError(f"an address that cannot be used: {error}") from None
         return _InParts(stream)

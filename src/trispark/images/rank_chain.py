@@ -15,20 +15,29 @@ from trispark.images.attestation import Verifier
 from trispark.images.chain import provenance_of
 from trispark.images.demanded import provenance_directory
 from trispark.images.parity import Compared, compare, differ, libraries, trees
+from trispark.images.site_images import SiteImages, digest_of
 
 Answer = Mapping[str, Any]
 NOTHING_RUNS: Final = "nothing runs"
 STEPS: Final = (
     "reference",
+    "image_name",
     "manifest_digest",
     "image_id",
     "container_image_id",
+    "container_image_name",
     "adapters_staged",
     "adapters",
     "source",
     "libraries",
     "autotune",
 )
+
+
+OF_RUNNING: Final = frozenset(("container_image_id", "container_image_name", "adapters", "source", "libraries"))
+"""Steps of which a fleet without an engine has nothing."""
+OF_SITE: Final = frozenset(("image_name", "container_image_name"))
+"""Steps that compare a rank with the site's files and not with the other ranks."""
 
 
 @dataclass(frozen=True)
@@ -47,30 +56,37 @@ class Chain:
     """`running`: nodes on which an engine of ours runs. `unreachable`: nodes that gave no answer."""
 
     site: str
-    reference: str | None
+    images: SiteImages
     running: tuple[str, ...]
     unreachable: tuple[str, ...]
     steps: tuple[Step, ...]
 
     @property
     def equal(self) -> bool:
-        return not self.unreachable and all(step.equal is not False for step in self.steps)
+        """Whether the ranks have the same, whatever the site's files say by now."""
+        return not self.unreachable and all(step.equal is not False for step in self.steps if step.step not in OF_SITE)
+
+    @property
+    def of_site(self) -> bool:
+        """Whether no rank has an image that the site's files do not name."""
+        return all(step.equal is not False for step in self.steps if step.step in OF_SITE)
 
 
 def make_chain(
     site: str,
-    reference: str | None,
+    images: SiteImages,
     nodes: Mapping[int, str],
     answers: Mapping[str, Answer | None],
     same_set: Sequence[str],
     needed: Sequence[str] = (),
 ) -> Chain:
-    """`reference`: of the site, None where it has none yet; `nodes`: {rank: node}; `answers`: {node: answer}."""
+    """`images`: those of the site; `nodes`: {rank: node}; `answers`: {node: answer}."""
     seen = {rank: dict(answers[node] or {}) for rank, node in sorted(nodes.items()) if answers.get(node)}
     names = {rank: nodes[rank] for rank in seen}
     running = {rank: each["running"] for rank, each in seen.items() if each.get("running")}
     steps = [
         _reference(seen, names),
+        _image_name(seen, names, images),
         _manifest(seen, names),
         _image_id(seen, names),
         _staged(seen, names),
@@ -79,17 +95,16 @@ def make_chain(
     if running:
         steps += [
             _container_image(seen, names),
+            _container_image_name(running, names, images),
             _adapters(seen, running, names),
             _source(running, names),
             _libraries(running, names, same_set, needed),
         ]
     else:
-        steps += [
-            Step(step, None, dict.fromkeys(names.values()), {}) for step in STEPS[3:8] if step != "adapters_staged"
-        ]
+        steps += [Step(step, None, dict.fromkeys(names.values()), {}) for step in STEPS if step in OF_RUNNING]
     ordered = sorted(steps, key=lambda step: STEPS.index(step.step))
     unreachable = tuple(node for _, node in sorted(nodes.items()) if not answers.get(node))
-    return Chain(site, reference, tuple(names[rank] for rank in running), unreachable, tuple(ordered))
+    return Chain(site, images, tuple(names[rank] for rank in running), unreachable, tuple(ordered))
 
 
 def wants_files(answers: Mapping[str, Answer | None]) -> bool:
@@ -118,6 +133,29 @@ def _reference(seen: Mapping[int, Answer], names: Mapping[int, str]) -> Step:
     return _agreed(
         "reference", {rank: _image(each).get("reference") for rank, each in seen.items()}, names, "the reference"
     )
+
+
+def _image_name(seen: Mapping[int, Answer], names: Mapping[int, str], images: SiteImages) -> Step:
+    """Which image of the site the current generation is to run. A generation that is not there is no odd name."""
+    found = {rank: [str(reference)] for rank, each in seen.items() if (reference := _image(each).get("reference"))}
+    return _named("image_name", found, names, images, "it is to run")
+
+
+def _container_image_name(running: Mapping[int, Answer], names: Mapping[int, str], images: SiteImages) -> Step:
+    """Which image of the site runs; of one that was started by a tag, by the digests that the node knows it under."""
+    found = {}
+    for rank, each in running.items():
+        reference = str(each.get("image_ref") or each.get("image_id"))
+        found[rank] = [reference] if digest_of(reference) else [reference, *map(str, each.get("image_digests") or ())]
+    return _named("container_image_name", found, names, images, "it runs")
+
+
+def _named(
+    step: str, references: Mapping[int, Sequence[str]], names: Mapping[int, str], images: SiteImages, does: str
+) -> Step:
+    values = {rank: images.name_of(each) for rank, each in references.items()}
+    problems = {rank: f"{does} {images.refused(references[rank][0])}" for rank, name in values.items() if name is None}
+    return _step(step, values, names, problems)
 
 
 def _manifest(seen: Mapping[int, Answer], names: Mapping[int, str]) -> Step:
@@ -226,16 +264,22 @@ def _autotune(seen: Mapping[int, Answer], names: Mapping[int, str]) -> Step:
 
 
 def published(chain: Chain, root: Path, verifier: Verifier | None = None) -> dict[str, Any]:
-    """The JSON form: {"site", "equal", "running", "unreachable", "image": {"reference", "provenance"}, "steps",
-    "ranks": [{"node", step: value}]}; the odd ranks with their problems are in the steps.
+    """The JSON form: {"site", "equal", "of_site", "running", "unreachable", "image": {"reference", "demanded",
+    "provenance"}, "steps", "ranks": [{"node", step: value}]}; the odd ranks with their problems are in the steps.
     `verifier`: by whom the site judges signatures, None where it demands none."""
+    reference = chain.images.engine
     nodes = sorted({node for step in chain.steps for node in step.values})
     return {
         "site": chain.site,
         "equal": chain.equal,
+        "of_site": chain.of_site,
         "running": list(chain.running),
         "unreachable": list(chain.unreachable),
-        "image": {"reference": chain.reference, "provenance": _provenance(root, chain.reference, verifier)},
+        "image": {
+            "reference": reference,
+            "demanded": verifier is not None,
+            "provenance": _provenance(root, reference, verifier),
+        },
         "steps": [{**asdict(step), "odd": sorted(step.problems)} for step in chain.steps],
         "ranks": [{"node": node, **{step.step: step.values.get(node) for step in chain.steps}} for node in nodes],
     }
@@ -244,28 +288,3 @@ def published(chain: Chain, root: Path, verifier: Verifier | None = None) -> dic
 def _provenance(root: Path, reference: str | None, verifier: Verifier | None) -> Mapping[str, Any] | None:
     """What is kept of how the site's image was made and who signed that, or why that cannot be shown."""
     return None if reference is None else provenance_of(provenance_directory(root), reference, verifier)
-
-
-def lines(found: Mapping[str, Any]) -> list[str]:
-    """For people, from the published form: the image, a line a step, the odd nodes, and one line to end with."""
-    out = [f"image     {found['image']['reference'] or 'the site has none yet'}"]
-    width = max((len(step["step"]) for step in found["steps"]), default=0)
-    for step in found["steps"]:
-        values = {_short(value) for value in step["values"].values() if value}
-        if step["equal"] is None:
-            out.append(f"{step['step']:<{width}}  {NOTHING_RUNS}")
-        elif step["equal"]:
-            out.append(f"{step['step']:<{width}}  {', '.join(sorted(values)) or 'none'}")
-        else:
-            each = ", ".join(f"{node} {_short(value) if value else 'none'}" for node, value in step["values"].items())
-            out.append(f"{step['step']:<{width}}  DIFFERS: {each}")
-            out += [f"{'':<{width}}  {node}: {text}" for node, text in step["problems"].items()]
-    out += [f"{node}  no answer" for node in found["unreachable"]]
-    state = "equal on" if found["equal"] else "not equal on"
-    asked = len(found["ranks"])
-    runs = f"an engine runs on {', '.join(found['running'])}" if found["running"] else NOTHING_RUNS
-    return [*out, f"{state} {asked} ranks; {runs}"]
-
-
-def _short(value: str) -> str:
-    return value[:26] if value.startswith("sha256:") else value[:40] if "@" not in value else value

@@ -57,6 +57,11 @@ def load_recipes(repo: Path, machine: str) -> dict[str, Recipe]:
     }
 
 
+def base_tar(paths: Paths, recipe: Recipe) -> Path:
+    """Where the root file system is kept once it was bootstrapped."""
+    return paths.cache / f"{recipe.name}-{recipe.key}.tar"
+
+
 def reference(recipe: Recipe, root: str) -> str:
     """Name of the base on this machine's engine; the root is in the tag because labels belong to one checkout."""
     return f"trispark/{recipe.name}-root:{root[:8]}-{recipe.key}"
@@ -89,7 +94,7 @@ def ensure_bases(paths: Paths, client: EngineApi, recipes: dict[str, Recipe], sa
         )
     if not missing:
         return found
-    tars = {name: paths.cache / f"{name}-{recipe.key}.tar" for name, recipe in recipes.items()}
+    tars = {name: base_tar(paths, recipe) for name, recipe in recipes.items()}
     if any(not tars[name].is_file() for name in missing):
         _bootstrap(paths.repo, tars, recipes, say)
     with ThreadPoolExecutor(max_workers=len(missing)) as pool:

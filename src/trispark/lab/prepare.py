@@ -15,6 +15,7 @@ from trispark.lab.images import Base, ensure_contexts
 from trispark.lab.inputs import ensure_checkpoint, ensure_site_packages
 from trispark.lab.keys import ensure_keys
 from trispark.lab.layout import Paths, load_layout
+from trispark.lab.package_drift import drift_line
 from trispark.lab.prepared import Prepared, save_prepared
 from trispark.lab.programs import PACKAGES, ensure_programs
 
@@ -68,3 +69,5 @@ def prepare(repo: Path, say: Say, client: EngineApi | None = None) -> None:
                 keys=keys,
             ),
         )
+        if drifted := drift_line(paths, recipes, machine):
+            say(drifted)

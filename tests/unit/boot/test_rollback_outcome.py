@@ -63,6 +63,22 @@ def test_words(changes, words) -> None:
     assert judge("g1", {"spark0": done(**changes)}, {}, 1.0).nodes[0].words == words
 
 
+@pytest.mark.parametrize(
+    ("results", "missing", "state", "where"),
+    [
+        ([done(), done()], {"spark2": "No route to host"}, DEGRADED, "spark2"),
+        ([done(), LEFT, done()], {}, FAILED, "spark1"),
+    ],
+)
+def test_a_plan_says_what_a_rollback_would_end_as_and_did_nothing(results, missing, state, where) -> None:
+    found = judge("g1", {f"spark{rank}": result for rank, result in enumerate(results)}, missing, 1.0, planned=True)
+    line = found.failure_line()
+    assert line.startswith(f"TS-ROLLBACK-PLAN: the rollback would end {state}; where: {where}; ")
+    assert "nothing was done" in line
+    assert len(found.lines()) == 3, "no line on what was stopped"
+    assert judge("g1", {"spark0": done()}, {}, 1.0, planned=True).failure_line() == ""
+
+
 def test_what_would_be_done() -> None:
     answer = {"ok": True, "changed": True, "generation": "g1", "previous": "g2", "epoch": 6}
     assert judge("g1", {"spark0": {"answer": answer}}, {}, 1.0).nodes[0].words == "would be stopped and repointed to g1"

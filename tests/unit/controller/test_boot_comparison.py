@@ -130,13 +130,14 @@ def test_the_verb_prints_it_from_the_records_alone(
 ) -> None:
     from typer.testing import CliRunner
 
-    from trispark.cli import app as front
+    from trispark.cli import verb
+    from trispark.cli.app import app
 
     lab = LabRecords(tmp_path, requests=2)
     lab.trial(lab.plan(boots=4), gain=0.06)
     (tmp_path / "inventory" / "lab").mkdir(parents=True)
-    monkeypatch.setattr(front, "REPO", tmp_path)
-    result = CliRunner().invoke(front.app, ["compare", "1", "2", "--site", "lab"])
+    monkeypatch.setattr(verb, "REPO", tmp_path)
+    result = CliRunner().invoke(app, ["compare", "1", "2", "--site", "lab"])
     assert result.exit_code == 0, result.output
     assert RATE in result.output
     assert NO_VERDICT in result.output

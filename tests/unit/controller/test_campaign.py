@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -26,7 +27,7 @@ from trispark.campaign import (
     refuse_variables,
     stop_reason,
 )
-from trispark.campaign_run import report
+from trispark.campaign_run import LOCK_FILE, outline_campaign, report
 from trispark.campaign_walk import CampaignWalker, StageEnd, interrupted
 from trispark.errors import TrisparkError
 from trispark.site import Site
@@ -249,11 +250,28 @@ def test_variables_of_a_trial_are_refused_by_a_campaign(given: list[str]) -> Non
     refuse_variables(["campaign", "site_name", "ansible_user"])
 
 
+def test_two_campaigns_of_one_checkout_are_kept_apart(tmp_path: Path) -> None:
+    """Before the list is even read: both would begin the same trial."""
+    directory = tmp_path / ".trispark" / "lab"
+    directory.mkdir(parents=True)
+    with (directory / LOCK_FILE).open("a+") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        other.write("4711\n")
+        other.flush()
+        with pytest.raises(TrisparkError) as caught:
+            outline_campaign(tmp_path, "lab", "night")
+    assert (caught.value.id, caught.value.observed) == ("TS-CAMPAIGN-BUSY", "the lock is held by process 4711")
+    with pytest.raises(TrisparkError) as caught:
+        outline_campaign(tmp_path, "lab", "night")
+    assert caught.value.id != "TS-CAMPAIGN-BUSY"
+
+
 def test_after_an_interruption_the_same_campaign_is_run_again() -> None:
     """A trial of it would not be resumed by hand: the campaign would begin it a second time."""
     error = interrupted("night", "t20260102T030405Z-a1b2")
     assert "-e campaign=night" in error.remedy
     assert "resume" not in str(error)
+    assert error.id == "TS-CAMPAIGN-INTERRUPTED"
 
 
 class HandClock:
@@ -430,6 +448,9 @@ def test_it_stops_and_stays_stopped(world: World, outcome: str, words: str) -> N
         end, _ = run(world, campaign())
         assert (end.state, labels(world)) == ("stopped", ["c wo_a"])
         assert words in end.reason
+        failure = report(campaign(), end).failure_line
+        assert failure.startswith("TS-CAMPAIGN-STOPPED: the campaign stopped before its end; ")
+        assert words in failure
 
 
 def test_two_failed_starts_of_two_trials_stop_it(world: World) -> None:

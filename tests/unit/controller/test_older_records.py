@@ -12,7 +12,8 @@ import typer.testing
 from trial_records import REPOSITORY, LabRecords, walk_id
 
 from trispark.boot_comparison import choose_boots
-from trispark.cli import app as app_module
+from trispark.cli import verb as verb_module
+from trispark.cli.app import app
 from trispark.errors import TrisparkError
 from trispark.older_records import find_record, older_caches
 from trispark.record_chain import set_aside_older_chain
@@ -51,9 +52,9 @@ def lab(tmp_path: Path) -> LabRecords:
 def verb(lab: LabRecords, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     for name in ("inventory", "templates"):
         (lab.root / name).symlink_to(REPOSITORY / name)
-    monkeypatch.setattr(app_module, "REPO", lab.root)
+    monkeypatch.setattr(verb_module, "REPO", lab.root)
     runner = typer.testing.CliRunner()
-    return lambda *arguments: runner.invoke(app_module.app, [*arguments, "--site", "lab"])
+    return lambda *arguments: runner.invoke(app, [*arguments, "--site", "lab"])
 
 
 def older(lab: LabRecords) -> RecordCache:

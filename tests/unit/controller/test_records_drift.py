@@ -17,7 +17,7 @@ from trispark.errors import TrisparkError
 from trispark.record_diff import PARTS, diff_lines, diff_records
 from trispark.records import RecordCache
 from trispark.resolve import Resolution, compare
-from trispark.trial_outcome import TrialBoots, record_trial
+from trispark.trial_outcome import TrialBoots, incomparable, record_trial
 from trispark.walk_plan import TrialOfWalk, WalkPlan
 
 Maker = Callable[..., dict[str, Any]]
@@ -119,6 +119,46 @@ def test_every_undeclared_difference_is_refused_by_name(
     assert caught.value.what.startswith(f"{named} is not the same")
     assert f"{named}: " in caught.value.observed
     assert pair[0]["boot_id"] in caught.value.where
+
+
+def test_boots_of_the_plan_that_measured_the_same_can_be_compared(
+    pair: tuple[dict[str, Any], dict[str, Any]],
+    baseline: Resolution,
+    candidate: Resolution,
+    declared: frozenset[str],
+) -> None:
+    arms = [("baseline", baseline, pair[0]), ("candidate", candidate, pair[1])]
+    assert incomparable(arms, declared) is None
+
+
+def test_a_boot_of_another_generation_than_the_planned_one_is_not_compared(
+    pair: tuple[dict[str, Any], dict[str, Any]],
+    baseline: Resolution,
+    candidate: Resolution,
+    declared: frozenset[str],
+) -> None:
+    """Both boots ran the baseline: their difference would be noise under the candidate's name."""
+    second = edited(pair[0], lambda record: record.update(boot_id="b2"))
+    said = incomparable([("baseline", baseline, pair[0]), ("candidate", candidate, second)], declared)
+    assert said is not None
+    assert said.startswith("TS-TRIAL-ARM: a boot of the candidate did not run the planned configuration; where: b2; ")
+    assert f"expected: {candidate.id}; observed: {baseline.id}" in said
+
+
+@pytest.mark.parametrize("change", [{"repetitions": 99}, {"max_tokens": 1}, {"workloads": {"prose": ["f" * 64]}}])
+def test_boots_that_measured_other_work_are_not_compared(
+    pair: tuple[dict[str, Any], dict[str, Any]],
+    baseline: Resolution,
+    candidate: Resolution,
+    declared: frozenset[str],
+    change: dict[str, Any],
+) -> None:
+    second = edited(pair[1], lambda record: record["bench"]["input"].update(change))
+    said = incomparable([("baseline", baseline, pair[0]), ("candidate", candidate, second)], declared)
+    assert said is not None
+    assert said.startswith("TS-TRIAL-INPUT: the boots of the trial did not measure the same work; where: ")
+    assert f"{pair[0]['boot_id']}" in said
+    assert "observed: 2 different inputs" in said
 
 
 def test_between_boots_of_one_arm_nothing_is_declared(boot_record: Maker, declared: frozenset[str]) -> None:

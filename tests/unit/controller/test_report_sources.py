@@ -11,7 +11,8 @@ import pytest
 import typer.testing
 from trial_records import REPOSITORY, LabRecords, walk_id
 
-from trispark.cli import app as app_module
+from trispark.cli import verb as verb_module
+from trispark.cli.app import app
 from trispark.cli.report import make_report
 from trispark.errors import TrisparkError
 from trispark.records import RecordCache
@@ -129,9 +130,9 @@ def test_a_missing_record_breaks_the_chain(lab: LabRecords) -> None:
 @pytest.fixture
 def verb(lab: LabRecords, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     (lab.root / "inventory").symlink_to(REPOSITORY / "inventory")
-    monkeypatch.setattr(app_module, "REPO", lab.root)
+    monkeypatch.setattr(verb_module, "REPO", lab.root)
     runner = typer.testing.CliRunner()
-    return lambda *arguments: runner.invoke(app_module.app, ["report", *arguments, "--site", "lab"])
+    return lambda *arguments: runner.invoke(app, ["report", *arguments, "--site", "lab"])
 
 
 def test_the_verb_writes_below_trispark_or_where_it_is_told_and_over_reports_alone(

@@ -332,6 +332,13 @@ def test_unknown_engine_is_refused(make_site: Callable[..., Path], catalog: Cata
     assert refusal(other, catalog, project).id == "TS-SITE-ENGINE"
 
 
+def test_a_tree_without_adapters_is_refused(site: Site, catalog: Catalog, project: Path, tmp_path: Path) -> None:
+    """None is not the same as an empty set of them: engines would start without any hook."""
+    shutil.copytree(project, tmp_path / "root")
+    shutil.rmtree(tmp_path / "root" / "adapters")
+    assert refusal(site, catalog, tmp_path / "root").id == "TS-ADAPTER-MISSING"
+
+
 def test_symbolic_link_among_the_adapters_is_refused(
     site: Site, catalog: Catalog, project: Path, tmp_path: Path
 ) -> None:

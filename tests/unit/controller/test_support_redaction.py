@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trispark.support_redaction import HIDDEN, Anonymous, redacted, secrets_in
+from trispark.support_redaction import HIDDEN, Anonymous, names_a_secret, redacted, secrets_in
 
 SECRET = "s3kr1t-Value_09"
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\nAAAA\n-----END OPENSSH PRIVATE KEY-----"
@@ -65,6 +65,17 @@ def test_a_planted_secret_is_gone(text: str) -> None:
 )
 def test_what_is_no_secret_stays(text: str, kept: str | None) -> None:
     assert redacted({"a": text})["a"] == (text if kept is None else kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        *((name, True) for name in ("HF_TOKEN", "api-key", "PIP_PASSWORD", "PASSWD", "SSH_PRIVATE_KEY")),
+        *((name, False) for name in ("MAX_TOKENS", "TOKENIZER", "PYTHON", "KEY", "", "A TOKEN")),
+    ],
+)
+def test_a_name_that_is_a_secret_whatever_its_value(name: str, secret: bool) -> None:
+    assert names_a_secret(name) is secret
 
 
 def test_a_secret_named_in_one_text_is_hidden_in_all() -> None:

@@ -17,8 +17,7 @@ import yaml
 from scripted_machine import ScriptedMachine
 
 from trispark import cli, reporting
-from trispark.cli import app as app_module
-from trispark.cli import exit_codes
+from trispark.cli import exit_codes, verb
 from trispark.cli import lab as lab_module
 from trispark.cli.demo import Demo
 from trispark.cli.lab import LAB_PLAYBOOKS
@@ -168,18 +167,18 @@ def run_cli(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, list[str], str]]:
     """Run the command line on an empty checkout; playbooks give what the test says."""
-    monkeypatch.setattr(app_module, "REPO", checkout)
+    monkeypatch.setattr(verb, "REPO", checkout)
     monkeypatch.delenv("TRISPARK_SITE", raising=False)
 
     def run(
         *arguments: str, playbooks: FakePlaybooks | None = None, lab: str = "up", engine: Any = None
     ) -> tuple[int, list[str], str]:
         fake = playbooks or FakePlaybooks({})
-        monkeypatch.setattr(app_module, "prepare_machine", lambda repo, say: say("prepared"))
+        monkeypatch.setattr(lab_module, "prepare_machine", lambda repo, say: say("prepared"))
         monkeypatch.setattr(lab_module, "connect_or_none", lambda: engine)
-        monkeypatch.setattr(app_module, "lab_state", lambda repo: {"docker": True, "state": lab, "nodes": {}})
+        monkeypatch.setattr(lab_module, "lab_state", lambda repo: {"docker": True, "state": lab, "nodes": {}})
         monkeypatch.setattr(lab_module, "lab_is_down", lambda repo: lab == "down")
-        monkeypatch.setattr(app_module, "Player", lambda repo, site, terminal: Player(repo, site, terminal, run=fake))
+        monkeypatch.setattr(verb, "Player", lambda repo, site, terminal: Player(repo, site, terminal, run=fake))
         monkeypatch.setattr(sys, "argv", ["trispark", *arguments])
         status = cli.main()
         captured = capsys.readouterr()
@@ -338,7 +337,7 @@ def test_second_verb_that_changes_the_lab_is_refused_with_the_first_ones_process
     arguments: list[str],
 ) -> None:
     monkeypatch.setattr(lab_module, "LAB_WAIT_S", 0)
-    monkeypatch.setattr(app_module, "lab_state", lambda repo: {"docker": True})
+    monkeypatch.setattr(lab_module, "lab_state", lambda repo: {"docker": True})
     playbooks = FakePlaybooks({})
     (checkout / ".trispark").mkdir()
     with (checkout / ".trispark" / "lab.lock").open("w") as lock:

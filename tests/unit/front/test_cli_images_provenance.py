@@ -11,7 +11,7 @@ from built_images import BUILT, allow, make_key, write_root
 from typer.testing import CliRunner
 
 from trispark.cli import images_provenance
-from trispark.cli.images import images_app
+from trispark.cli.app import app
 from trispark.errors import TrisparkError
 from trispark.images.built import DIRECTORY, write_built
 
@@ -29,7 +29,7 @@ def repo(tmp_path, monkeypatch):
 
 
 def run(*arguments):
-    result = CliRunner().invoke(images_app, list(arguments))
+    result = CliRunner().invoke(app, ["images", *arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result

@@ -20,8 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trispark import cli
-from trispark.cli import app as app_module
-from trispark.cli import exit_codes
+from trispark.cli import exit_codes, verb
 from trispark.cli import lab as lab_module
 from trispark.cli.plan import parse_sets, plan_lines, refusal_line
 from trispark.cli.play import playbook_lines
@@ -36,13 +35,13 @@ Answer = tuple[int, list[str], str]
 def ask(root: Path, *arguments: str) -> Answer:
     """The command line on the checkout `root`: status, lines of standard output, standard error."""
     out, err = io.StringIO(), io.StringIO()
-    before = sys.argv, app_module.REPO, os.environ.pop("TRISPARK_SITE", None)
-    sys.argv, app_module.REPO = ["trispark", *arguments], root
+    before = sys.argv, verb.REPO, os.environ.pop("TRISPARK_SITE", None)
+    sys.argv, verb.REPO = ["trispark", *arguments], root
     try:
         with redirect_stdout(out), redirect_stderr(err):
             status = cli.main()
     finally:
-        sys.argv, app_module.REPO = before[0], before[1]
+        sys.argv, verb.REPO = before[0], before[1]
         if before[2] is not None:
             os.environ["TRISPARK_SITE"] = before[2]
     assert "Traceback" not in out.getvalue() + err.getvalue()
@@ -202,6 +201,62 @@ def test_features_say_what_each_is_and_where_it_cannot_be_run(root: Path) -> Non
     assert all("d" in entry["stages"] for entry in json.loads(of_stage[-1])["features"])
     text = "\n".join(out[:-1])
     assert "sets DSV41_WO_A_W8=1" in text
+
+
+def with_images(root: Path, **images: str) -> None:
+    """site_engine_image and further ones of sparks, the first under the name `engine`."""
+    path = root / "inventory/sparks/group_vars/all/site.yml"
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    values["site_engine_image"] = images.pop("engine", f"registry.example/engine@sha256:{'a' * 64}")
+    path.write_text(yaml.safe_dump({**values, "site_engine_images": images}), encoding="utf-8")
+
+
+def test_features_of_a_site_are_refused_as_its_plans_are(root: Path, tmp_path: Path) -> None:
+    """What one verb says can be tried, the other must not refuse for the site's images."""
+    copy = tmp_path / "checkout"
+    shutil.copytree(root, copy)
+    own = {"TS-PLAN-IMAGE-MISSING", "TS-PLAN-IMAGE", "TS-PLAN-BUILD"}
+    released = "sha256:" + "e" * 64
+    path = copy / "experiments/engine_builds.yml"
+    builds = yaml.safe_load(path.read_text(encoding="utf-8"))
+    builds["builds"]["sglang==0.5.22"]["images"] = [released]
+    path.write_text(yaml.safe_dump(builds), encoding="utf-8")
+    seen: set[str] = set()
+    for images in (
+        {},
+        {"canary": f"registry.example/c@sha256:{'c' * 64}"},
+        {"engine": f"registry.example/engine@{released}", "canary": f"registry.example/c@sha256:{'c' * 64}"},
+        {"canary": f"registry.example/c@{released}"},
+    ):
+        with_images(copy, **images)
+        entries = json.loads(ask(copy, "features", "--site", "sparks", "--json")[1][-1])
+        assert entries["site"] == "sparks"
+        assert str(copy) not in json.dumps(entries)
+        for entry in entries["features"]:
+            ids = [refusal["id"] for refusal in entry["refusals"]]
+            seen.update(ids)
+            if entry["feature"] not in ("canary_image", "padded_attention_skip", "block_verify", "wo_a_mid"):
+                continue  # of each kind of answer one: a plan takes a second
+            assert entry["engines"]["sglang"] is None
+            chosen = (entry["stages"][0], "-e", f"feature={entry['feature']}")
+            plan = json.loads(ask(copy, "plan", *chosen, "--site", "sparks", "--json")[1][-1])
+            assert [each["id"] for each in plan["refusals"] if each["id"] in own] == ids, entry["feature"]
+    assert seen == own
+
+
+def test_a_feature_whose_image_the_site_lacks_says_so(root: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "checkout"
+    shutil.copytree(root, copy)
+    line = "not at this site: the site has no engine image named canary; do: set site_engine_images.canary, by digest"
+    with_images(copy)
+    assert line in [each.strip() for each in ask(copy, "features", "--site", "sparks")[1]]
+    with_images(copy, canary=f"registry.example/c@sha256:{'c' * 64}")
+    status, out, _ = ask(copy, "features", "--site", "sparks")
+    assert status == 0
+    assert "canary_image" in {each.split()[0] for each in out}
+    assert not [each for each in out if "not at this site" in each]
+    assert not [each for each in ask(copy, "features", "--site", "lab")[1] if "not at this site" in each]
+    assert "TS-SITE-UNKNOWN" in ask(copy, "features", "--site", "nowhere")[2]
 
 
 def test_a_reason_that_holds_everywhere_is_said_once(root: Path, tmp_path: Path) -> None:

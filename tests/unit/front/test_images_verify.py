@@ -25,7 +25,7 @@ RunCli = Callable[..., tuple[int, list[str], str]]
 ROOT = Path(__file__).resolve().parents[3]
 NODES = ("spark0", "spark1", "spark2")
 IMAGE = "registry:5000/trispark/lab-engine@sha256:" + "a" * 64
-EQUAL = {"equal": True, "unreachable": [], "steps": [], "ranks": []}
+EQUAL = {"equal": True, "of_site": True, "unreachable": [], "steps": [], "ranks": []}
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,7 @@ EQUAL = {"equal": True, "unreachable": [], "steps": [], "ranks": []}
     [
         pytest.param(result(published={"images": EQUAL}), 0, id="equal"),
         pytest.param(result(published={"images": {**EQUAL, "equal": False}}), 1, id="odd"),
+        pytest.param(result(published={"images": {**EQUAL, "of_site": False}}), 1, id="none-of-the-site"),
         pytest.param(result(published={"images": {**EQUAL, "unreachable": ["spark1"]}}), 4, id="silent"),
         pytest.param(result(published={"images": EQUAL}, unreachable=("spark1",)), 4, id="unreachable"),
         pytest.param(result(), 1, id="nothing-said"),
@@ -122,6 +123,8 @@ def answer(files: dict[str, str], *, listed: bool) -> dict[str, Any]:
             "container_id": "c",
             "generation": "g" + "1" * 16,
             "image_id": "sha256:" + "b" * 64,
+            "image_ref": IMAGE,
+            "image_digests": [IMAGE],
             "identity": {
                 "source": hashed(files, listed),
                 "adapters": hashed(adapters, listed),
@@ -161,7 +164,8 @@ class Fleet:
         command = ["ansible-playbook", "-i", "hosts.yml", str(self.root / "playbooks/images_verify.yml")]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=self.root)
         stats = json.loads((self.root / "stats").read_text())
-        return done.returncode, stats["trispark"]["images"], done.stdout + done.stderr
+        # Words alone: the output folds long lines.
+        return done.returncode, stats["trispark"]["images"], " ".join((done.stdout + done.stderr).split())
 
 
 @pytest.fixture
@@ -193,6 +197,22 @@ def test_equal_ranks_are_asked_once_and_for_no_files(fleet: Fleet) -> None:
     assert sorted(fleet.asked()) == [[name, False] for name in NODES]
     assert found["image"]["reference"] == IMAGE
     assert "equal on 3 ranks" in output
+    assert [rank["image_name"] for rank in found["ranks"]] == ["site"] * 3
+    assert "the site demands none; TS-PROVENANCE-NONE: " in output
+
+
+def test_an_image_by_name_and_one_that_the_site_does_not_have(fleet: Fleet) -> None:
+    for name in NODES:
+        fleet.have(name, tree())
+    images = fleet.root / "inventory/lab/group_vars/all/images.yml"
+    other = IMAGE.replace("a" * 64, "c" * 64)
+    for named, of_site in ((f"\nsite_engine_images: {{canary: '{IMAGE}'}}", True), ("", False)):
+        images.write_text(f"site_engine_image: {other}\nsite_bench_image: {IMAGE}{named}\n")
+        rc, found, output = fleet.verify()
+        assert (rc, found["equal"], found["of_site"]) == (0, True, of_site), output
+        names = [(rank["image_name"], rank["container_image_name"]) for rank in found["ranks"]]
+        assert names == [("canary", "canary") if of_site else (None, None)] * 3
+        assert ("NOT AN IMAGE OF THIS SITE" in output) is not of_site
 
 
 @pytest.mark.parametrize(("trusted", "signer"), [("builder", "builder@example"), ("other", None)])
@@ -210,7 +230,9 @@ def test_where_the_site_trusts_signers_the_signature_is_judged(fleet: Fleet, tru
     provenance = found["image"]["provenance"]
     if signer is None:
         assert (provenance["verified"], provenance["problem"]["id"]) == (False, "TS-PROVENANCE-SIGNER")
+        assert "a boot of it is refused: TS-PROVENANCE-SIGNER: " in output
     else:
+        assert f"signed by {signer} with {provenance['fact']['key']}, verified" in output
         assert (provenance["verified"], provenance["fact"]["signer"]) == (True, signer)
 
 

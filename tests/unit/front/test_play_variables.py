@@ -10,7 +10,8 @@ import pytest
 import yaml
 from tests.unit.front.test_cli import FakePlaybooks, checkout, run_cli
 
-from trispark.cli import app as app_module
+from trispark.cli import lab as lab_module
+from trispark.cli import verb
 from trispark.cli.play import NO_VERB
 from trispark.errors import TrisparkError
 from trispark.play_roles import RUNS, role_defaults
@@ -84,8 +85,8 @@ def test_every_verb_has_its_row() -> None:
 def test_a_name_without_effect_is_refused_with_the_nearest_one(
     run_cli: RunCli, monkeypatch: pytest.MonkeyPatch, playbook: str, given: str, remedy: str
 ) -> None:
-    monkeypatch.setattr(app_module, "REPO", ROOT)
-    monkeypatch.setattr(app_module, "lab_alone", lambda repo, say: pytest.fail("it was begun"))
+    monkeypatch.setattr(verb, "REPO", ROOT)
+    monkeypatch.setattr(lab_module, "lab_alone", lambda repo, say: pytest.fail("it was begun"))
     playbooks = FakePlaybooks({})
     status, _, err = run_cli("play", playbook, "--site", "lab", "-e", given, "--check", playbooks=playbooks)
     assert (status, playbooks.played) == (2, [])

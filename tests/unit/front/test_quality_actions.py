@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -170,6 +171,54 @@ def plan(root: Path) -> dict[str, Any]:
 def answers(root: Path, plan: dict[str, Any]) -> list[Any]:
     asked = LongSet.load(root, "lab", plan["resolved"])
     return [healthy(asked.quality, each) for each in asked.questions]
+
+
+def broken_reference(text: str) -> str:
+    """No reference any more."""
+    return text[: len(text) // 2]
+
+
+def other_questions(text: str) -> str:
+    content = json.loads(text)
+    content["asked"] = "other"
+    return json.dumps(content)
+
+
+@pytest.mark.parametrize(
+    ("edit", "observed"),
+    [
+        (broken_reference, "JSONDecodeError: "),
+        (other_questions, "answers to other questions"),
+        (lambda _: "[]", "Type"),
+    ],
+)
+def test_a_reference_that_cannot_be_compared_with_is_no_pass(
+    root: Path, plan: dict[str, Any], answers: list[Any], tmp_path: Path, edit: Any, observed: str
+) -> None:
+    asked = LongSet.load(root, "lab", plan["resolved"])
+    path = tmp_path / "reference.json"
+    assert asked.beside(path, answers) is None
+    asked.keep(path, answers)
+    found = asked.beside(path, answers)
+    assert found is not None
+    assert found.ok
+    path.write_text(edit(path.read_text()))
+    with pytest.raises(TrisparkError) as caught:
+        asked.beside(path, answers)
+    assert (caught.value.id, caught.value.where) == ("TS-QUALITY-REFERENCE", str(path))
+    assert caught.value.observed.startswith(observed)
+
+
+def test_a_workload_to_repeat_that_is_not_asked_is_named(root: Path, plan: dict[str, Any], tmp_path: Path) -> None:
+    copied = tmp_path / "project"
+    shutil.copytree(root, copied)
+    site = copied / "inventory/lab/group_vars/all/site.yml"
+    text, count = re.subn(r"(?m)^site_quality_repeats:.*$", "site_quality_repeats: [prose, verse]", site.read_text())
+    assert count == 1
+    site.write_text(text)
+    with pytest.raises(TrisparkError) as caught:
+        LongSet.load(copied, "lab", plan["resolved"])
+    assert (caught.value.id, caught.value.observed) == ("TS-QUALITY-REPEATS", "verse")
 
 
 def judge(root: Path, plan: dict[str, Any], step: str, **more: Any) -> dict[str, Any]:

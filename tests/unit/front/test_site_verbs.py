@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trispark import cli
-from trispark.cli import app as app_module
+from trispark.cli import verb
 
 ROOT = Path(__file__).resolve().parents[3]
 Run = Callable[..., tuple[int, list[str], str]]
@@ -26,7 +26,7 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setattr(app_module, "REPO", checkout)
+    monkeypatch.setattr(verb, "REPO", checkout)
     monkeypatch.delenv("TRISPARK_SITE", raising=False)
 
     def call(*arguments: str) -> tuple[int, list[str], str]:

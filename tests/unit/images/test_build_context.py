@@ -170,6 +170,34 @@ def test_the_site_gives_arguments_but_no_base(project: Project) -> None:
         assert caught.value.id == "TS-IMAGES-ARGUMENT"
 
 
+SECRET = "n0tAKeyOfAnybody"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HF_TOKEN", "x"),
+        ("PIP_PASSWORD", SECRET),
+        ("API_KEY", ""),
+        ("PYTHON", "hf_" + SECRET),
+        ("PYTHON", f"https://me:{SECRET}@index.example/simple"),
+    ],
+)
+@pytest.mark.parametrize("declared", [False, True])
+def test_no_secret_becomes_an_argument_of_a_build(project: Project, name: str, value: str, declared: bool) -> None:
+    """It would lie in build.json, in the statement and in the history of the image."""
+    if declared:
+        project.image["arguments"] = {"ENGINE_SOURCE": "/s", name: value or "y"}
+        project.declare()
+    with pytest.raises(TrisparkError) as caught:
+        project.make("out", **({} if declared else {"arguments": {name: value}}))
+    assert caught.value.id == "TS-IMAGES-SECRET"
+    assert name in caught.value.observed
+    assert SECRET not in str(caught.value)
+    assert not (project.root / "out").exists()
+    assert list(project.root.rglob("build.json")) == []
+
+
 @pytest.fixture
 def fleet(tmp_path: Path) -> Path:
     """The example site, where its arguments are changed."""
@@ -202,11 +230,14 @@ def site_lines(root: Path, dockerfile: str, arguments: str) -> list[str]:
         ("engine/Dockerfile", "{python: x}", "TS-SITE-SCHEMA"),
         ("engine/Dockerfile", '{PYTHON: "a\\nb"}', "TS-SITE-SCHEMA"),
         ("engine/Dockerfile", "{PYTHON: 1}", "TS-SITE-SCHEMA"),
+        ("engine/Dockerfile", "{PYTHON: hf_n0tAKeyOfAnybody}", "TS-IMAGES-SECRET"),
+        ("no/Dockerfile", "{PYTHON: hf_n0tAKeyOfAnybody}", "TS-IMAGES-SECRET"),
     ],
 )
 def test_arguments_of_a_site_fit_its_dockerfile(fleet: Path, dockerfile: str, arguments: str, id: str | None) -> None:
     lines = site_lines(fleet, dockerfile, arguments)
-    assert [line.split(":")[0] for line in lines] == ([] if id is None else [id]), lines
+    missing = ["TS-SITE-DOCKERFILE"] if dockerfile.startswith("no/") else []
+    assert [line.split(":")[0] for line in lines] == ([] if id is None else [id]) + missing, lines
 
 
 def test_a_site_reads_them() -> None:

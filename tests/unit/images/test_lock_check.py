@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from trispark.images.lock_update import update
 from trispark.images.package_index import PackageIndex, UrllibHttp, fits
 from trispark.images.system_packages import SystemPackages
 from trispark.images.tree_hash import tree_hash
-from trispark.images.wheel_cache import WheelCache
+from trispark.images.wheel_cache import BUSY_S, WheelCache
 
 NAME = "tiny_kernel-1.2-cp310-abi3-manylinux2014_aarch64.whl"
 CONTENT = bytes(range(256)) * 9000
@@ -257,6 +258,43 @@ def test_a_full_disk_is_said_before_anything_is_fetched(project: Project, monkey
     assert not [path for path, _ in project.index.asked if path.startswith("/files")]
 
 
+class QuickClock(LocalMachine):
+    """Waits without waiting."""
+
+    passed = 0.0
+
+    def now(self) -> float:
+        return self.passed
+
+    def pause(self, seconds: float) -> None:
+        self.passed += seconds
+
+
+def test_a_fetch_that_another_process_holds_up_is_named_and_fetches_nothing(project: Project) -> None:
+    said: list[str] = []
+    clock = QuickClock()
+    sources = project.sources(download=True)
+    sources.cache = WheelCache(project.root, said.append, clock)
+    folder = sources.cache.folder
+    folder.mkdir(parents=True)
+    lock = load_lock(project.root)
+    with (folder / "lock").open("a+") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        other.write("4711\n")
+        other.flush()
+        project.index.asked.clear()
+        found = {each.name: each for each in check(lock, {}, sources)}
+        assert found["kernel"].status == "unreachable"
+        busy = "TS-IMAGES-FETCHING: another fetch of wheels of this checkout is still running, the lock is held by "
+        assert found["kernel"].how == f"{busy}process 4711"
+        assert len(said) == 1
+        assert "process 4711" in said[0]
+        assert BUSY_S <= clock.passed < 2 * BUSY_S
+        assert not [path for path, _ in project.index.asked if path.startswith(("/files", "/simple"))]
+        assert [path.name for path in folder.iterdir()] == ["lock"]
+    assert {each.name: each for each in check(lock, {}, sources)}["kernel"].status == "ok"
+
+
 class SlowClock(LocalMachine):
     """An hour passes between two looks at the clock."""
 
@@ -294,6 +332,25 @@ def test_a_registry_that_gives_another_index_is_a_mismatch(project: Project, bod
         project.index.blobs[path] = ("application/json", body)
     found, ok = project.checked()
     assert (found["base"][0], ok) == (status, False)
+    said = "TS-IMAGES-MANIFEST: a registry gives another manifest than the digest names, sha256:"
+    assert found["base"][1].startswith(said) is (status == "MISMATCH")
+
+
+@pytest.mark.parametrize("odd", ["index", "member"])
+def test_another_manifest_than_the_digest_names_is_never_used(project: Project, odd: str) -> None:
+    digest, body = (INDEX, INDEX_BODY) if odd == "index" else (ARM, ARM_BODY)
+    project.index.blobs[f"/v2/a/engine/manifests/{digest}"] = ("application/json", body + b" ")
+    repository = f"127.0.0.1:{project.index.port}/a/engine"
+    with pytest.raises(TrisparkError) as caught:
+        ImageMembers(HTTP).member(repository, INDEX, "arm64")
+    observed = "sha256:" + hashlib.sha256(body + b" ").hexdigest()
+    error = caught.value
+    assert (error.id, error.where, error.expected, error.observed) == (
+        "TS-IMAGES-MANIFEST",
+        repository,
+        digest,
+        observed,
+    )
 
 
 def test_an_anonymous_token_is_asked_for_where_the_registry_wants_one(project: Project) -> None:
@@ -420,8 +477,47 @@ def test_what_the_index_does_not_have_is_not_locked(project: Project) -> None:
 
 def test_two_files_that_fit_are_refused(project: Project) -> None:
     project.index.wheel("tiny-kernel", NAME.replace("-cp310", "-1-cp310"), b"build 1")
-    with pytest.raises(TrisparkError, match="several files fit"):
+    with pytest.raises(TrisparkError, match="several files fit") as caught:
         update(project.root, project.declare(), "kernel", project.sources())
+    assert caught.value.id == "TS-IMAGES-INDEX"
+
+
+def other_form(index: FileIndex) -> None:
+    index.page = lambda _project: ("application/json", b'{"files": 1}')  # type: ignore[method-assign]
+
+
+def listed_without_a_name(index: FileIndex) -> None:
+    index.page = lambda _project: ("application/json", b'{"files": [{"url": "x"}]}')  # type: ignore[method-assign]
+
+
+def wants_a_login(index: FileIndex) -> None:
+    index.password = "Basic of another user"
+
+
+@pytest.mark.parametrize(
+    ("edit", "observed"),
+    [
+        (other_form, "tiny-kernel: an answer of another form"),
+        (listed_without_a_name, "tiny-kernel: an answer of another form"),
+        (wants_a_login, "status 401 for tiny-kernel"),
+    ],
+)
+@pytest.mark.parametrize("download", [False, True])
+def test_an_index_that_gives_no_answer_of_use_is_named(
+    project: Project, edit: Callable[[FileIndex], None], observed: str, download: bool
+) -> None:
+    """Not a mismatch: nobody said that the wheel is another one."""
+    edit(project.index)
+    with pytest.raises(TrisparkError) as caught:
+        PackageIndex(project.index.address, HTTP).files("tiny-kernel")
+    assert (caught.value.id, caught.value.observed) == ("TS-IMAGES-INDEX", observed)
+    assert "127.0.0.1" not in str(caught.value)
+    found, ok = project.checked(download=download)
+    assert not ok
+    assert found["kernel"][0] == "unreachable"
+    assert found["kernel"][1].startswith(
+        f"TS-IMAGES-INDEX: the package index gives no answer that can be used, {observed}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,55 @@ def test_a_known_layer_is_not_read_again_and_a_cut_one_is(tmp_path: Path) -> Non
     assert store.path(made.layers[1].digest).stat().st_size == made.layers[1].size
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_blob_of_its_size_with_other_bytes_is_not_believed_after_a_power_cut(tmp_path: Path, which: int) -> None:
+    """The name was on the disk before the bytes. Without a hash each further push would send what no registry takes."""
+    made = image(tmp_path, BlobStore(tmp_path / "store"))
+    torn = BlobStore(tmp_path / "store").path(made.layers[which].digest)
+    torn.write_bytes(bytes(made.layers[which].size))
+    after = BlobStore(tmp_path / "store")
+    assert {layer.digest for layer in after.known_layers().values()} == {made.layers[1 - which].digest}
+    untouched = after.path(made.layers[1 - which].digest).stat().st_ino
+    assert image(tmp_path, after) == made
+    assert f"sha256:{hashlib.sha256(torn.read_bytes()).hexdigest()}" == made.layers[which].digest
+    assert after.path(made.layers[1 - which].digest).stat().st_ino == untouched
+
+
+@pytest.mark.parametrize("part", ["config", "manifest", "layer"])
+def test_an_image_with_torn_bytes_leaves_the_index(tmp_path: Path, part: str) -> None:
+    store = BlobStore(tmp_path / "store")
+    made = image(tmp_path, store)
+    store.keep({"a": made}, ["a"])
+    blob = made.layers[0] if part == "layer" else getattr(made, part)
+    data = store.path(blob.digest).read_bytes()
+    assert BlobStore(store.root).images() == {"a": made}
+    # One byte that changes nothing which is looked at otherwise: of a year, of a media type.
+    at = data.index({"config": b"2026-", "manifest": b"application/", "layer": b"base"}[part])
+    store.path(blob.digest).write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    assert BlobStore(store.root).images() == {}
+
+
+def test_what_a_store_wrote_itself_or_has_hashed_is_not_hashed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = BlobStore(tmp_path / "store")
+    made = image(tmp_path, store)
+    store.keep({"a": made}, ["a"])
+    hashed: list[str] = []
+    true = hashlib.file_digest
+
+    def counted(file: Any, name: str) -> Any:
+        hashed.append(Path(file.name).name)
+        return true(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    assert (len(store.known_layers()), len(store.images()), hashed) == (2, 1, [])
+    later = BlobStore(store.root)
+    for _ in range(2):
+        assert (len(later.known_layers()), len(later.images())) == (2, 1)
+    assert sorted(hashed) == sorted(each.digest.removeprefix("sha256:") for each in made.blobs)
+
+
 def test_the_index_keeps_what_is_named_and_removes_the_rest(tmp_path: Path) -> None:
     store = BlobStore(tmp_path / "store")
     kept, gone = image(tmp_path, store), image(tmp_path, store, when=2, data=b"other")

@@ -536,6 +536,15 @@ def test_a_description_of_another_shape_is_refused(tmp_path, change):
     assert refused(read_built, path).id == "TS-PROVENANCE-BUILT"
 
 
+@pytest.mark.parametrize("arguments", [{"INDEX_TOKEN": "x"}, {"PYTHON": "hf_n0tAKeyOfAnybody"}])
+def test_a_secret_of_a_description_reaches_no_statement(tmp_path, arguments):
+    path = tmp_path / "x.json"
+    write_built(path, built(arguments=arguments), [tmp_path])
+    error = refused(read_built, path)
+    assert (error.id, error.where) == ("TS-IMAGES-SECRET", str(path))
+    assert "n0tAKeyOfAnybody" not in str(error)
+
+
 @pytest.mark.parametrize("content", [None, b"", b"[]", b"\xff"])
 def test_a_description_that_is_none(tmp_path, content):
     path = tmp_path / "x.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import runpy
 import subprocess
 import sys
 import zipfile
@@ -85,3 +86,14 @@ def test_a_package_index_that_never_answers_does_not_hold_the_build(tmp_path, mo
         build(REPO, tmp_path / "out")
     assert (caught.value.id, caught.value.expected) == ("TS-BUILD-AGENT", "pip's end within 0.2 s")
     assert not (tmp_path / "out").exists()
+
+
+def test_an_older_python_is_told_so_in_the_agent_s_own_form(monkeypatch, capsys):
+    """It reaches the message before anything that it cannot parse."""
+    monkeypatch.setattr(sys, "version_info", (3, 9, 2, "final", 0))
+    monkeypatch.setitem(sys.modules, "trispark_node.cli", None)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(Path(building.__file__).with_name("__main__.py")), run_name="__main__")
+    said = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, said["ok"]) == (1, False)
+    assert (said["error"]["id"], said["error"]["observed"]) == ("TS-AGENT-PYTHON", "3.9")

@@ -365,6 +365,18 @@ def test_stop_that_cannot_kill_says_so(bench, active):
     assert len(bench.docker.containers) == 1
 
 
+def test_a_container_that_the_engine_removes_and_still_has_is_named(bench, active, monkeypatch):
+    """A stop that believed the answer would let the next boot meet the old container's name."""
+    start(bench)
+    monkeypatch.setattr(bench.docker, "remove", lambda container_id: None)
+    error = bench.refused("stop", deadline_s=1)
+    assert (error["id"], error["observed"]) == ("TS-AGENT-CONTAINER-LEFT", "the Engine still lists it")
+    assert "trispark-engine" in error["where"]
+    monkeypatch.undo()
+    bench.ask("stop", deadline_s=1)
+    assert bench.docker.containers == {}
+
+
 def test_stop_keeps_the_container_when_the_log_cannot_be_saved(bench, active):
     start(bench)
     bench.node.layout.boots.write_text("in the way")

@@ -256,6 +256,13 @@ def test_a_sampled_file_of_few_rows_is_compared_in_all_of_them(bench, make_check
     assert rows == list(range(shard.first_row, shard.end_row))
 
 
+def test_a_place_without_shards_is_named_before_anything_boots_from_it(bench, checkpoint, place):
+    error = bench.refused("engram", **request(checkpoint, place, "verify"))
+    assert error["id"] == "TS-ENGRAM-MISSING"
+    for layer in (1, 14):
+        assert f"engram-l{layer}-r1of3.bin missing" in error["observed"]
+
+
 def test_missing_and_partial(bench, checkpoint, place):
     (place / "engram-l1-r1of3.bin.partial").write_bytes(b"half")
     for action, error_id in (("verify", "TS-ENGRAM-PARTIAL"),):

@@ -176,6 +176,19 @@ def test_a_read_only_disk_still_lets_the_engine_be_stopped_and_is_named(bench, t
     assert (answer["ok"], code) == (False, 1)
     assert bench.docker.container("trispark-engine") is None or not bench.docker.container("trispark-engine").alive
     assert bench.ask("status")["current"] == serving, "what is true is said"
+    assert answer["error"]["id"] == "TS-AGENT-LOG"
+
+
+def test_what_a_read_only_disk_did_not_take_is_named_where_the_engine_is_stopped(bench, two):
+    """Without this a controller would believe that the node is repointed, and boot what it must not."""
+    _, serving = two
+    bench.ask("stop", deadline_s=1)
+    answer, code = ask_with(bench, FullDisk(bench, errno.EROFS), "rollback", epoch=6)
+    assert (answer["ok"], code, answer["repointed"]) == (False, 1, False)
+    assert bench.ask("status")["current"] == serving
+    error = answer["error"]
+    assert error["id"] == "TS-AGENT-UNWRITTEN"
+    assert [each.partition(":")[0] for each in error["observed"].split("; ")] == ["epoch", "rollback.json", "current"]
 
 
 def test_clear(bench, two):
