@@ -96,7 +96,7 @@ class Served:
             digest = f"sha256:{hashlib.sha256(held or b'').hexdigest()}"
             return (404, {}, b"") if held is None else (200, {"Docker-Content-Digest": digest}, b"")
         if method == "HEAD":
-            return (200 if last in self.blobs else 404), {}, b""
+            return (200, {}, self.blobs[last]) if last in self.blobs else (404, {}, b"")
         if method == "POST":
             return 202, {"Location": f"http://{self.address}{place.path}session?_state=s"}, b""
         if method == "PUT" and "/uploads/" in place.path:

@@ -34,13 +34,14 @@ _BLOCK: Final = 2**20
 
 @dataclass(frozen=True)
 class Answer:
-    """`challenge`: what a registry that wants a login says of it."""
+    """`challenge`: what a registry that wants a login says of it. `length`: of the whole body in bytes, as stated."""
 
     status: int
     location: str
     digest: str
     body: bytes
     challenge: str = ""
+    length: int | None = None
 
 
 class Body(Protocol):
@@ -130,6 +131,7 @@ def _asked(
         answer.getheader("Docker-Content-Digest", "") or "",
         answer.read(MOST_BYTES),
         answer.getheader("WWW-Authenticate", "") or "",
+        int(stated) if (stated := answer.getheader("Content-Length", "") or "").isdecimal() else None,
     )
 
 
@@ -221,8 +223,9 @@ class Registry:
         return answer.body
 
     def _put_blob(self, repository: str, blob: Descriptor, store: Blobs, progress: ByteProgress) -> bool:
-        """Whether it had to be sent."""
-        if self._call("HEAD", f"/v2/{repository}/blobs/{blob.digest}", repository, None, {}).status == 200:
+        """Whether it had to be sent. One of another length was torn when the registry lost power: it is sent again."""
+        held = self._call("HEAD", f"/v2/{repository}/blobs/{blob.digest}", repository, None, {})
+        if held.status == 200 and held.length in (None, blob.size):
             return False
         begun = self._call("POST", f"/v2/{repository}/blobs/uploads/", repository, b"", {})
         if begun.status != 202 or not begun.location:

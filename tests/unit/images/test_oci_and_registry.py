@@ -195,6 +195,20 @@ def test_a_push_brings_every_blob_and_the_second_one_none(tmp_path: Path, served
     assert served.puts == []
 
 
+def test_a_blob_that_the_registry_holds_torn_is_sent_again(tmp_path: Path, served: Served) -> None:
+    """As after a power cut: it answers for the name, with another length."""
+    store = BlobStore(tmp_path / "store")
+    made = image(tmp_path, store)
+    registry = Registry(served.address)
+    registry.push(made, store, "r", "t")
+    torn = made.blobs[0].digest
+    served.blobs[torn] = served.blobs[torn][:-1]
+    served.puts.clear()
+    registry.push(made, store, "r", "t")
+    assert served.puts == [torn]
+    assert len(served.blobs[torn]) == made.blobs[0].size
+
+
 @pytest.mark.parametrize("ends_at", range(10))
 def test_a_push_that_is_cut_off_leaves_no_image_and_the_next_goes_on(
     tmp_path: Path, served: Served, ends_at: int
