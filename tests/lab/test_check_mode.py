@@ -31,7 +31,8 @@ def everything(lab: Any) -> dict[str, Any]:
     seen: dict[str, Any] = {"controller": controller(lab.root)}
     for name in lab.nodes:
         containers = lab.node(name, "docker", "ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Names}} {{.State}}")
-        images = lab.node(name, "docker", "images", "--quiet", "--no-trunc")
+        # Sorted: images that are reproducible have one time, so that their order says nothing.
+        images = sorted(lab.node(name, "docker", "images", "--quiet", "--no-trunc").split())
         seen[name] = (lab.hash_tree(name), containers, images)
     return seen
 
