@@ -73,18 +73,12 @@ run() {
   children="$children $!"
 }
 
-# In place of the boot unit that a node with systemd has: once its engine answers, at most a minute later, the agent cleans up
-# what the node's last end left. A node without the agent, as at its first start, has nothing to clean up.
+# In place of the boot unit that a node with systemd has: the agent waits for the engine, at most a minute, and cleans up what
+# the node's last end left. A node without the agent, as at its first start, has nothing to clean up.
 agent=/var/lib/trispark/bin/trispark-node
 at_boot() {
   [ -x "$agent" ] || return 0
-  tries=120
-  until docker version >/dev/null 2>&1; do
-    tries=$((tries - 1))
-    [ "$tries" -gt 0 ] || { say "the engine does not answer: nothing was cleaned up"; return 0; }
-    sleep 0.5
-  done
-  timeout -k 10 900 "$agent" at-boot </dev/null >&2 || say "at-boot ended with status $?"
+  timeout -k 10 900 "$agent" at-boot --lines </dev/null >&2 || say "at-boot ended with status $?"
 }
 
 run /usr/sbin/dockerd

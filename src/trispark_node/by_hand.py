@@ -1,7 +1,8 @@
 """What a person types on the node's shell: `trispark-node rollback --to ID`, `status`, `recover`, `stop`.
 
 Options take the place of the JSON request, and the answer is lines. Without options and with a request on standard
-input (as a controller calls it) nothing here is used.
+input (as a controller calls it) nothing here is used. `--lines` asks for the same without a terminal: so the boot unit
+calls `at-boot`, whose answer is read in the node's log.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, NoReturn
 
 from trispark_node.errors import error_line, request_error
 
-VERBS = ("status", "rollback", "recover", "stop", "start")
+VERBS = ("status", "rollback", "recover", "stop", "start", "at-boot")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -54,6 +55,8 @@ def lines(verb: str, answer: Mapping[str, Any]) -> Iterator[str]:
         yield error_line(answer["error"])
         if answer.get("repointed"):
             yield "nevertheless: the target is current and what could be stopped is stopped"
+        if verb == "at-boot" and "left_alone" in answer:
+            yield from _at_boot(answer)
         return
     if verb == "rollback":
         yield from _rollback(answer)
@@ -61,6 +64,8 @@ def lines(verb: str, answer: Mapping[str, Any]) -> Iterator[str]:
         yield from _recover(answer)
     elif verb == "status":
         yield from _status(answer)
+    elif verb == "at-boot":
+        yield from _at_boot(answer)
     elif verb == "stop":
         killed = " (it had to be killed)" if answer.get("killed") else ""
         yield f"stopped in {answer['seconds']} s{killed}" if answer["changed"] else "no engine of ours was there"
@@ -84,6 +89,29 @@ def _recover(answer: Mapping[str, Any]) -> Iterator[str]:
     for each in answer["recovered"]:
         why = f" ({each['why']})" if each["why"] else ""
         yield f"{each['verb']} of {each['time']}: {each['outcome']}{why}"
+
+
+def _at_boot(answer: Mapping[str, Any]) -> Iterator[str]:
+    if answer["recovered"]:
+        yield from _recover(answer)
+    exits = answer.get("exit_codes", {})
+    for boot in answer["stopped"]:
+        killed = " (it had to be killed)" if answer.get("killed") else ""
+        yield f"stopped: the engine of boot {boot}, whose epoch no longer holds{killed}; its log is kept"
+    for boot in answer["removed"]:
+        status = exits.get(boot)
+        ended = f"had ended (exit status {status}); its log is kept" if status is not None else "never ran"
+        yield f"removed: the engine of boot {boot}, which {ended}"
+    for boot in answer["left_alone"]:
+        yield f"left alone: the engine of boot {boot} runs"
+    if not answer["changed"] and not answer["left_alone"]:
+        yield "no engine of ours was there"
+    for problem in answer.get("problems", ()):
+        yield problem
+    for problem in answer["proof"]["problems"]:
+        yield error_line(problem)
+    for word in answer["proof"]["unchecked"]:
+        yield f"not checked: {word}"
 
 
 def _status(answer: Mapping[str, Any]) -> Iterator[str]:

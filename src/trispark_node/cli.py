@@ -259,7 +259,8 @@ def help_text() -> str:
         "  trispark-node recover\n"
         "  trispark-node stop [--deadline SECONDS]\n"
         "  trispark-node start --boot NAME --epoch N\n"
-        "  --json: the answer as JSON; without terminal and options the request too\n\n"
+        "  --json: the answer as JSON; without terminal and options the request too\n"
+        "  --lines: the answer as lines without a terminal, too\n\n"
         "Exit status: 0 done, 1 refused or failed, 2 not understood.\n"
     )
 
@@ -326,8 +327,8 @@ def main(argv: Sequence[str], stdin: IO[str] | None = None, stdout: IO[str] | No
     os.umask(0o077)
     node = Node(Layout(Path(os.environ.get("TRISPARK_ROOT", NODE_ROOT))))
     source = stdin if stdin is not None else sys.stdin
-    words = [word for word in argv[1:] if word != "--json"]
-    by_a_person = bool(words) or (source.isatty() and argv[0] in by_hand.VERBS)
+    words = [word for word in argv[1:] if word not in ("--json", "--lines")]
+    by_a_person = bool(words) or "--lines" in argv or (source.isatty() and argv[0] in by_hand.VERBS)
     if by_a_person:
         result, code = _answer_by_hand(node, argv[0], words)
     else:

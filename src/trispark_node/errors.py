@@ -58,6 +58,19 @@ class AgentError(Exception):
         }
         return {key: " ".join(value.split()) for key, value in fields.items()}
 
+    def beside(self, extra: Mapping[str, Any]) -> AgentError:
+        """The same error with further keys of the answer."""
+        return AgentError(
+            self.id,
+            self.what,
+            where=self.where,
+            expected=self.expected,
+            observed=self.observed,
+            remedy=self.remedy,
+            extra={**self.extra, **extra},
+            status=self.status,
+        )
+
     def __str__(self) -> str:
         return error_line(self.fields())
 

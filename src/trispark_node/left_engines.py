@@ -17,14 +17,17 @@ from trispark_node.node import Node
 
 STOP_DEADLINE_S = 15.0
 """On a node that was not told of its site."""
+MOST_STOP_S = 60.0
+"""A site may give its engines longer, to end what they answer. One that came back alone answers nobody."""
 
 
 def plan_clear_away(node: Node) -> Plan:
     found = own(node.docker, ROLE_ENGINE)
-    problems: list[str] = []
-    stale = _stale(node, [container for container in found if container.alive], problems)
+    alive = [container for container in found if container.alive]
+    stale = _stale(node, alive)
     ended = [container for container in found if not container.alive]
-    answer = {"problems": problems, "stopped": _boots(stale), "removed": _boots(ended)}
+    left_alone = [container for container in alive if container not in stale]
+    answer = {"stopped": _boots(stale), "removed": _boots(ended), "left_alone": _boots(left_alone)}
     if not stale and not ended:
         return Plan(None, answer)
     return Plan(
@@ -40,15 +43,33 @@ def _boots(containers: list[Container]) -> list[str]:
     return [logs.boot_of(container) for container in containers]
 
 
-def _stale(node: Node, alive: list[Container], problems: list[str]) -> list[Container]:
+def unjudged(node: Node) -> AgentError | None:
+    """What keeps this node from saying whether the engines that run may run; None when it can say, or none runs."""
+    alive = [container for container in own(node.docker, ROLE_ENGINE) if container.alive]
+    if not alive:
+        return None
+    try:
+        epoch.read(node)
+    except AgentError as error:
+        return AgentError(
+            error.id,
+            f"{error.what}, and an engine runs: boot {', '.join(_boots(alive))}; whether it may is not known",
+            where=error.where,
+            expected=error.expected,
+            observed=error.observed,
+            remedy=error.remedy,
+        )
+    return None
+
+
+def _stale(node: Node, alive: list[Container]) -> list[Container]:
     """Those whose epoch is not this node's, or was fenced before the host's last start."""
     if not alive:
         return []
     try:
         stored = epoch.read(node)
-    except AgentError as error:
-        problems.append(str(error))
-        return []  # what cannot be judged is not stopped
+    except AgentError:
+        return []  # what cannot be judged is not stopped, but named
     if stored.host_boot not in (None, node.boot_identity):
         return alive
     return [container for container in alive if _epoch_of(container) != stored.number]
@@ -76,4 +97,4 @@ def _deadline(node: Node) -> float:
         facts = site_facts.read(node)
     except AgentError:
         return STOP_DEADLINE_S
-    return facts.stop_deadline_s if facts is not None else STOP_DEADLINE_S
+    return min(facts.stop_deadline_s, MOST_STOP_S) if facts is not None else STOP_DEADLINE_S

@@ -44,19 +44,39 @@ def _of_machine(procfs: Path) -> Memory:
 def _of_group(root: Path) -> Memory:
     """Page cache of files counts as available, as it does in MemAvailable: the kernel gives it back when it is needed;
     shared memory and what processes hold does not."""
-    version_1 = root / "memory"
-    if (version_1 / "memory.limit_in_bytes").exists():
-        limit = int((version_1 / "memory.limit_in_bytes").read_text(encoding="ascii"))
-        used = int((version_1 / "memory.usage_in_bytes").read_text(encoding="ascii"))
-        files = _stat(version_1, "total_inactive_file", "total_active_file")
-    else:
-        text = (root / "memory.max").read_text(encoding="ascii").strip()
-        limit = _UNLIMITED if text == "max" else int(text)
-        used = int((root / "memory.current").read_text(encoding="ascii"))
-        files = _stat(root, "inactive_file", "active_file")
-    if limit >= _UNLIMITED:
+    directory = root / "memory"
+    found = _version_1(directory) if (directory / "memory.limit_in_bytes").exists() else _version_2(root)
+    if found.limit >= _UNLIMITED:
         return Memory(CGROUP, None, None, "the node's control group has no memory limit")
-    return Memory(CGROUP, max(0, min(limit, limit - used + files)), limit)
+    return Memory(CGROUP, max(0, min(found.limit, found.limit - found.used + found.given_back)), found.limit)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Bytes. `given_back`: what of `used` the kernel takes from the group by itself when it needs it."""
+
+    limit: int
+    used: int
+    given_back: int
+
+
+def _version_1(directory: Path) -> _Group:
+    """The lines `total_...` count the groups below, as the usage does; those without it do not."""
+    files = _stat(directory, "total_inactive_file", "total_active_file")
+    return _Group(_bytes(directory / "memory.limit_in_bytes"), _bytes(directory / "memory.usage_in_bytes"), files)
+
+
+def _version_2(directory: Path) -> _Group:
+    """Past `memory.high` the kernel holds processes back: nothing above it is memory to be had. Its usage counts
+    directory entries and inodes, too, which it gives back like file pages."""
+    given_back = _stat(directory, "inactive_file", "active_file", "slab_reclaimable")
+    limit = min(_bytes(directory / "memory.max"), _bytes(directory / "memory.high"))
+    return _Group(limit, _bytes(directory / "memory.current"), given_back)
+
+
+def _bytes(path: Path) -> int:
+    text = path.read_text(encoding="ascii").strip()
+    return _UNLIMITED if text == "max" else int(text)
 
 
 def _stat(directory: Path, *names: str) -> int:

@@ -12,8 +12,9 @@ named.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trispark_node import (
@@ -61,13 +62,14 @@ class Ended:
         }
 
 
-def plan_recover(node: Node) -> Plan:
-    """Reads the journal under the node's lock: no other changing verb is at work, so what is open was interrupted."""
+def plan_recover(node: Node, most_stop_s: float = math.inf) -> Plan:
+    """Reads the journal under the node's lock: no other changing verb is at work, so what is open was interrupted.
+    `most_stop_s`: no engine gets more time to end, whatever the interrupted verb gave it."""
     history = node.journal.read()
     pending = history.pending()
     last_start = max((entry.seq for entry in history.entries if entry.verb == "start"), default=0)
     busy = [entry for entry in pending if _at_work(node, entry)]
-    todo = [entry for entry in pending if entry not in busy]
+    todo = [_within(entry, most_stop_s) for entry in pending if entry not in busy]
     waiting = [Ended(entry, LEFT, "it is at work now").json() for entry in busy]
     if not todo:
         return Plan(None, {"recovered": waiting})
@@ -92,6 +94,13 @@ def plan_recover(node: Node) -> Plan:
         ("".join(f"begun and not ended: {name}\n" for name in names), ""),
         journal_required=False,
     )
+
+
+def _within(entry: Entry, stop_s: float) -> Entry:
+    given = entry.detail.get("deadline_s")
+    if isinstance(given, (int, float)) and given > stop_s:
+        return replace(entry, detail={**entry.detail, "deadline_s": stop_s})
+    return entry
 
 
 def _at_work(node: Node, entry: Entry) -> bool:

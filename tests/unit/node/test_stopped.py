@@ -30,7 +30,10 @@ def group_v2(bench, used=1 * GIB, inactive=0, active=0, limit: int | str = 4 * G
     bench.cgroups.mkdir(parents=True, exist_ok=True)
     (bench.cgroups / "memory.max").write_text(f"{limit}\n")
     (bench.cgroups / "memory.current").write_text(f"{used}\n")
-    (bench.cgroups / "memory.stat").write_text(f"anon 5\ninactive_file {inactive}\nactive_file {active}\n")
+    (bench.cgroups / "memory.high").write_text("max\n")
+    (bench.cgroups / "memory.stat").write_text(
+        f"anon 5\ninactive_file {inactive}\nactive_file {active}\nslab_reclaimable 0\n"
+    )
 
 
 def proof(bench, wait_s=0):
