@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trispark.backups import KEPT, archive_of, directory_of, keep, lines, prune
+from trispark.backups import KEPT, archive_of, directory_of, keep, lines, missing, prune
 from trispark.errors import TrisparkError
 
 NODES = ["spark0", "spark1"]
@@ -119,3 +119,9 @@ def test_a_lost_archive_and_a_node_that_is_no_name(tmp_path: Path) -> None:
         with pytest.raises(TrisparkError) as caught:
             archive_of(tmp_path, "lab", directory.name, node)
         assert caught.value.id == wanted
+
+
+def test_a_backup_that_lacks_nodes_names_them_and_says_what_is_kept() -> None:
+    error = missing(["spark0", "spark2"])
+    assert (error.id, error.where) == ("TS-BACKUP-MISSING", "spark0, spark2")
+    assert "the other nodes are kept" in error.remedy

@@ -227,3 +227,13 @@ def test_missing_venv_module_elsewhere_is_refused(
     assert refused.value.id == "TS-SETUP-VENVMODULE"
     assert machine.commands == []
     assert not (root / ".venv").exists()
+
+
+def test_a_file_in_the_place_of_a_directory_is_one_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = root / ".trispark"
+    place.write_text("")
+    assert environment_module.main(["make", str(root)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("trispark: TS-SETUP-FILES: ")
+    assert str(place) in line
+    assert place.read_text() == "", "it is not ours to remove"
