@@ -20,7 +20,9 @@ from trispark.share import CheckpointShare, unmountable
 from trispark.site_time import SiteWindow
 
 HOST_GROUP: Final = "sparks"
-DIGEST_REFERENCE: Final = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
+DIGEST_REFERENCE: Final = re.compile(
+    r"(?=[a-z0-9])([a-z0-9._-]+:[0-9]+/)?[a-z0-9._-]+(/[a-z0-9._-]+)*@sha256:[0-9a-f]{64}"
+)
 LAB: Final = "lab"
 DOCKERFILES: Final = "Dockerfiles"
 BUILD_ARGUMENT: Final = r"^[A-Z][A-Z0-9_]{0,49}$"
@@ -313,7 +315,7 @@ class Site(BaseModel):
     @classmethod
     def _digests(cls, value: str | None) -> str | None:
         if value is not None and DIGEST_REFERENCE.fullmatch(value) is None:
-            raise ValueError("an image reference with @sha256: digest is needed")
+            raise ValueError("an image by digest alone is needed, NAME@sha256:..., without a tag")
         return value
 
     @field_validator("engine_images")
@@ -323,7 +325,7 @@ class Site(BaseModel):
             if name == SITE_IMAGE:
                 raise ValueError(f"{name} is the name of site_engine_image")
             if DIGEST_REFERENCE.fullmatch(value) is None:
-                raise ValueError(f"{name}: an image reference with @sha256: digest is needed")
+                raise ValueError(f"{name}: an image by digest alone is needed, NAME@sha256:..., without a tag")
         return values
 
     @model_validator(mode="after")

@@ -12,10 +12,10 @@ from trispark_node.docker_client import Image
 from trispark_node.errors import AgentError, request_error
 from trispark_node.fields import Fields
 from trispark_node.image_archive import HOST, Archive, served
+from trispark_node.image_name import IMAGE, is_among
 from trispark_node.mutation import Plan
 from trispark_node.node import Node
 from trispark_node.registry import RegistryReader, look
-from trispark_node.spec import IMAGE
 
 PAUSES_S = (2.0, 8.0, 30.0)
 """Between attempts to pull: a registry that restarts is waited for, one that stays away ends the command soon."""
@@ -80,7 +80,7 @@ class ImageRequest:
 
 
 def _check_digest(image: Image, request: ImageRequest) -> None:
-    if request.image not in image.digests:
+    if not is_among(request.image, image.digests):
         raise AgentError(
             "TS-AGENT-IMAGE-DIGEST",
             "the image on this node has another digest",

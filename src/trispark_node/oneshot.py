@@ -22,6 +22,7 @@ from trispark_node.containers import (
 from trispark_node.docker_client import Container, MountPoint
 from trispark_node.errors import AgentError, request_error
 from trispark_node.fields import NAME, Fields
+from trispark_node.image_name import IMAGE
 from trispark_node.layout import SHARED_FILE_MODE
 from trispark_node.lock import held
 from trispark_node.mutation import Mode
@@ -29,7 +30,6 @@ from trispark_node.node import Node
 from trispark_node.plain_json import parse_json
 from trispark_node.redaction import Redactor
 from trispark_node.regular_file import read_regular
-from trispark_node.spec import IMAGE
 
 POLL_S = 0.2
 KILL_WAIT_S = 10.0

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from trispark_node.canonical import canonical_json, sha256_hex
 from trispark_node.errors import AgentError, request_error
 from trispark_node.fields import Fields
+from trispark_node.image_name import IMAGE
 from trispark_node.layout import STATE_DIRECTORY_MODE, STATE_FILE_MODE
 from trispark_node.mutation import Plan
 from trispark_node.node import Node
 from trispark_node.plain_json import parse_json
 from trispark_node.provenance_files import MOST_BYTES, SBOM, SIGNATURE, STATEMENT
 from trispark_node.regular_file import read_bounded
-from trispark_node.spec import IMAGE
 
 if TYPE_CHECKING:
     from trispark_node.records import Stored

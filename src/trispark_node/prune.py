@@ -17,6 +17,7 @@ from trispark_node import adopt, engine_state, generations, logs, protected, pro
 from trispark_node.containers import ROLE_ENGINE, own
 from trispark_node.errors import AgentError
 from trispark_node.fields import NAME, Fields
+from trispark_node.image_name import familiar
 from trispark_node.lock import held
 from trispark_node.mutation import Mode, Plan, mutate
 from trispark_node.node import Node
@@ -200,15 +201,16 @@ def _leftovers(directory: Path) -> list[Path]:
 
 def _images(node: Node, kept: Iterable[str], facts: SiteFacts | None) -> tuple[dict[str, str], list[str]]:
     """({image: why it stays}, images that go), of those that the agent pulled."""
-    stays: dict[str, str] = {image: "the site's" for image in (facts.images if facts else ())}
+    stays: dict[str, str] = {familiar(image): "the site's" for image in (facts.images if facts else ())}
     for generation in sorted(kept):
-        stays.setdefault(generations.load_spec(node, generation).container.image, f"generation {generation}")
+        image = generations.load_spec(node, generation).container.image
+        stays.setdefault(familiar(image), f"generation {generation}")
     in_use = _ids_in_use(node)
     going: list[str] = []
     kept_images: dict[str, str] = {}
     for reference in pulled.read(node):
-        image = node.docker.image(reference)
-        why = stays.get(reference) or (in_use.get(image.id) if image is not None else None)
+        found = node.docker.image(reference)
+        why = stays.get(familiar(reference)) or (in_use.get(found.id) if found is not None else None)
         if why is not None:
             kept_images[reference] = why
         else:

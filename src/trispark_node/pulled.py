@@ -11,10 +11,10 @@ from typing import Any
 from trispark_node.canonical import canonical_json
 from trispark_node.errors import AgentError
 from trispark_node.fields import Fields
+from trispark_node.image_name import IMAGE
 from trispark_node.node import Node
 from trispark_node.plain_json import parse_json
 from trispark_node.regular_file import read_bounded
-from trispark_node.spec import IMAGE
 
 SCHEMA_VERSION = 1
 _MAX_BYTES = 2**20

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from trispark_node.image_name import HUB
 from trispark_node.plain_json import parse_json
 
 _INDEX = ("application/vnd.docker.distribution.manifest.list.v2+json", "application/vnd.oci.image.index.v1+json")
@@ -25,7 +26,6 @@ MAX_BYTES = 8 * 2**20
 TIMEOUT_S = 10.0
 ANSWER_S = 60.0
 """For a whole answer."""
-HUB = "docker.io"
 HUB_API = "registry-1.docker.io"
 
 
@@ -109,8 +109,9 @@ def _bases(repository: str) -> Iterator[str]:
     """Addresses of the repository's API. A registry other than the Docker Hub may speak HTTP, as a site's own does."""
     host, slash, name = repository.partition("/")
     if not slash or not ("." in host or ":" in host or host == "localhost"):
-        host, name = HUB, repository if slash else f"library/{repository}"
+        host, name = HUB, repository
     if host == HUB:
+        name = name if "/" in name else f"library/{name}"
         yield f"https://{HUB_API}/v2/{name}"
         return
     yield f"https://{host}/v2/{name}"

@@ -10,6 +10,7 @@ from typing import Any
 from trispark_node.docker_client import MountPoint
 from trispark_node.errors import request_error
 from trispark_node.fields import GENERATION_ID, NAME, Fields
+from trispark_node.image_name import IMAGE
 
 SPEC_VERSION = 1
 GENERATION_TOKEN = "{generation}"
@@ -18,7 +19,6 @@ CACHE_TOKEN = "{engine_cache}"
 DIRECTORY_TOKENS = (GENERATION_TOKEN, STATE_TOKEN, CACHE_TOKEN)
 """At the beginning of a mount's source: a directory of the generation, of its state, of the image's cache."""
 PORT_TOKEN = "{rendezvous_port}"
-IMAGE = re.compile(r"[a-z0-9][a-zA-Z0-9./:_-]*@sha256:[0-9a-f]{64}")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 CAPABILITY = re.compile(r"[A-Z][A-Z_]*")
 _SIZE = re.compile(r"([0-9]+)([kmg]?)b?", re.IGNORECASE)

@@ -15,8 +15,9 @@ from typing import Any, Final
 from trispark.errors import TrisparkError
 from trispark.images.package_index import Http, Stream, read_answer
 from trispark.images.registry_address import is_local
+from trispark_node.image_name import HUB
 from trispark_node.plain_json import parse_json
-from trispark_node.registry import ACCEPT, HUB, HUB_API
+from trispark_node.registry import ACCEPT, HUB_API
 
 LARGEST: Final = 4 * 2**20
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 from trispark.gate_result import GateResult
 from trispark.images.parity import against, compare
+from trispark_node.image_name import is_among
 
 OtherImage = Literal["refuse", "clear"]
 Answers = Mapping[str, Mapping[str, Any] | None]
@@ -65,7 +66,7 @@ def _images(reference: str, seen: Mapping[int, Mapping[str, Any]], nodes: Mappin
     for rank, image in images.items():
         digests = [str(each) for each in image.get("digests") or ()]
         odd = compared.words(rank, nodes[rank])
-        ok = bool(image.get("id")) and reference in digests and not odd
+        ok = bool(image.get("id")) and is_among(reference, digests) and not odd
         shown = f"{', '.join(digests) or 'no digest'}; image id {image.get('id') or 'none'}"
         remedy = "remove that image from the node and bring it by digest: ./trispark play images"
         results.append(_result("launch.image", rank, ok, reference, f"{shown}; {odd}" if odd else shown, remedy))

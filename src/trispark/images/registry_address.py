@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from trispark.errors import TrisparkError
-from trispark_node.registry import HUB, HUB_API
+from trispark_node.image_name import HUB
+from trispark_node.registry import HUB_API
 
 _LOCAL: Final = re.compile(r"(localhost|127\.[0-9.]+|\[::1\])(:[0-9]+)?")
 _HOST: Final = re.compile(

@@ -134,3 +134,14 @@ def test_an_engine_without_tactics_passes(baseline: Resolution) -> None:
     for answer in answers.values():
         answer["autotune"] = None
     assert bad(judge_launch(baseline.resolved, answers, "serve").results) == set()
+
+
+def test_an_image_of_dockers_own_registry_is_listed_under_its_short_name(baseline: Resolution) -> None:
+    digest = str(baseline.resolved["image"]).partition("@")[2]
+    resolved = {**baseline.resolved, "image": f"docker.io/lmsysorg/sglang@{digest}"}
+    answers = healthy(baseline)
+    for answer in answers.values():
+        answer["image"]["digests"] = [f"lmsysorg/sglang@{digest}"]
+    assert bad(judge_launch(resolved, answers, "serve").results) == set()
+    answers["spark1"]["image"]["digests"] = [f"somebody/sglang@{digest}"]
+    assert bad(judge_launch(resolved, answers, "serve").results) == {("launch.image", 1)}

@@ -63,6 +63,7 @@ def test_shipped_lab_inventory_is_valid() -> None:
         ({"site": [("site_root: /var/lib/trispark", "site_root: 2026-01-01")]}, "TS-SITE-SCHEMA", "site_root"),
         ({"images": None}, "TS-SITE-IMAGES", "./trispark lab up"),
         ({"images": "site_engine_image: engine:latest\nsite_bench_image: x\n"}, "TS-SITE-SCHEMA", "site_engine_image"),
+        ({"images": f"site_engine_image: r.example/e:1@sha256:{'a' * 64}\n"}, "TS-SITE-SCHEMA", "without a tag"),
         ({"hosts": [("node_rank: 2", "node_rank: 1")]}, "TS-SITE-SCHEMA", "ranks 0 to 2"),
         ({"hosts": [("node_rank: 2", "node_rnk: 2")]}, "TS-SITE-SCHEMA", "node_rnk"),
         ({"hosts": [("remote: 10.77.3.11", "remote: 10.77.3.99")]}, "TS-SITE-SCHEMA", "not mirrored"),

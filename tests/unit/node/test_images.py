@@ -137,3 +137,11 @@ def test_what_no_attempt_can_change_is_named_at_once(bench: Any, stored: StoredI
     assert said.lower() in error["observed"].lower()
     assert bench.docker.image(stored.reference) is None
     assert not bench.node.layout.pulled.exists()
+
+
+@pytest.mark.parametrize("name", ["docker.io/lmsysorg/sglang", "lmsysorg/sglang", "index.docker.io/lmsysorg/sglang"])
+def test_an_image_of_dockers_own_registry_is_known_by_the_name_that_docker_lists(bench: Any, name: str) -> None:
+    digest = "sha256:" + "d" * 64
+    bench.docker.registry[f"{name}@{digest}"] = Image("sha256:1", (f"lmsysorg/sglang@{digest}",), {}, ARM)
+    assert bench.ask("image-ensure", image=f"{name}@{digest}")["pulled"]
+    assert not bench.ask("image-ensure", image=f"{name}@{digest}")["changed"]

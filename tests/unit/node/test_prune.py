@@ -239,6 +239,16 @@ def test_only_images_that_the_agent_pulled_and_nothing_needs(bench, fleet):
     assert not bench.ask("prune", images=True)["changed"]
 
 
+def test_an_image_that_the_site_names_otherwise_than_it_was_pulled_stays(bench):
+    """With its reference the image would go: both are one name to Docker."""
+    digest = OTHER.partition("@")[2]
+    pulled = f"docker.io/lmsysorg/sglang@{digest}"
+    bench.docker.registry[pulled] = Image("sha256:9", (f"lmsysorg/sglang@{digest}",), {})
+    assert bench.ask("image-ensure", image=pulled)["pulled"]
+    bench.know_site(images=[f"lmsysorg/sglang@{digest}"])
+    assert bench.ask("prune", images=True)["images"] == {"removed": [], "kept": {pulled: "the site's"}}
+
+
 def test_an_image_of_a_kept_generation_stays_and_goes_with_it(bench, stage_request):
     pull(bench, OTHER)
     old = stage_request("old", image=OTHER)

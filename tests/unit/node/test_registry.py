@@ -81,6 +81,7 @@ def test_a_manifest_of_another_shape_says_nothing(manifest: Any) -> None:
         ("docker.io/lmsysorg/sglang", ["https://registry-1.docker.io/v2/lmsysorg/sglang"]),
         ("lmsysorg/sglang", ["https://registry-1.docker.io/v2/lmsysorg/sglang"]),
         ("debian", ["https://registry-1.docker.io/v2/library/debian"]),
+        ("docker.io/debian", ["https://registry-1.docker.io/v2/library/debian"]),
     ],
 )
 def test_where_a_repository_is_asked_for(repository: str, urls: list[str]) -> None:
