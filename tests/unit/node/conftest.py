@@ -171,7 +171,9 @@ class FakeDocker:
         self.change(container_id, status="running")
 
     def remove(self, container_id: str) -> None:
-        self.events.append(f"remove {self.containers.pop(container_id).name}")
+        found = self.containers.pop(container_id, None)
+        if found is not None:  # as the Engine's client: one that is gone is no error
+            self.events.append(f"remove {found.name}")
 
     def log(self, container_id: str, tail: int | None = None) -> Iterator[bytes]:
         data = self.logs[container_id]

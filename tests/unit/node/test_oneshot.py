@@ -183,3 +183,11 @@ def test_the_engine_can_be_stopped_meanwhile(bench, ask):
 def test_check(bench, ask):
     assert bench.ask("oneshot", check=True, **ask)["changed"] is False
     assert bench.docker.events == []
+
+
+def test_a_container_that_somebody_removes_is_named_and_nothing_is_left(bench, ask):
+    ending(bench, after_s=1000.0)
+    bench.clock.on_sleep.append(lambda _now: bench.docker.containers.clear())
+    error = bench.refused("oneshot", **ask)
+    assert (error["id"], error["where"]) == ("TS-AGENT-ABSENT", "container trispark-bench")
+    assert nothing_left(bench)
