@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from file_index import FileIndex, serving
 from image_project import DIGEST, HTTP, WHEEL, Project
 from typer.testing import CliRunner
 
-from trispark.cli import exit_codes
+from trispark.cli import exit_codes, images_context
 from trispark.cli.app import app
 from trispark.errors import TrisparkError
+from trispark.images.context_file import read_context
 from trispark.images.declaration import load_declaration
 from trispark.images.lock_update import update
 from trispark.images.package_index import PackageIndex
@@ -242,6 +245,37 @@ def test_arguments_of_a_site_fit_its_dockerfile(fleet: Path, dockerfile: str, ar
 
 def test_a_site_reads_them() -> None:
     assert load_site(ROOT / "inventory/sparks", "optional").build_args == {}
+
+
+def test_what_a_site_says_of_its_engine_reaches_no_other_image(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(ROOT / "inventory/sparks", project.root / "inventory/sparks")
+    settings = project.root / "inventory/sparks/group_vars/all/site.yml"
+    text = settings.read_text().replace("site_build_dockerfile: null", "site_build_dockerfile: own/Dockerfile")
+    settings.write_text(text.replace("site_build_args: {}", "site_build_args: {PYTHON: /site/python3}"))
+    (project.root / "Dockerfiles/own").mkdir()
+    declared = (project.root / "Dockerfiles/canary/Dockerfile").read_text()
+    (project.root / "Dockerfiles/own/Dockerfile").write_text(f"# of the site\n{declared}")
+    path = project.root / "Dockerfiles/images.yml"
+    data = yaml.safe_load(path.read_text())
+    data["images"]["bench"] = {key: value for key, value in data["images"]["canary"].items() if key != "serves"}
+    path.write_text(json.dumps(data))  # JSON is YAML, and has no aliases
+    (project.root / "src/trispark_bench").mkdir()
+    monkeypatch.setattr(images_context, "REPO", project.root)
+    project.make("warm")
+    made = {}
+    for name, arguments in (("bench", ["--site", "sparks"]), ("canary", ["--site", "sparks"]), ("canary", [])):
+        out = project.root / f"out-{name}-{len(arguments)}"
+        status, said = run("context", name, "--out", str(out), "--offline", *arguments)
+        assert status == 0, said
+        given = read_context(out).file.arguments["PYTHON"]
+        made[out.name] = ((out / "Dockerfile").read_text() == declared, given, "are of its engine, not of this" in said)
+    assert made == {
+        "out-bench-2": (True, "/p/python3", True),
+        "out-canary-2": (False, "/site/python3", False),
+        "out-canary-0": (True, "/p/python3", False),
+    }
 
 
 def run(*argv: str) -> tuple[int, str]:
