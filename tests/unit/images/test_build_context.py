@@ -114,11 +114,14 @@ def test_what_is_not_available_is_refused_with_its_reason(project: Project) -> N
     assert (caught.value.id, caught.value.observed) == ("TS-IMAGES-UNRESOLVED", "it was never tried")
 
 
-@pytest.mark.parametrize(("name", "architecture"), [("canary", "amd64"), ("other", "arm64")])
-def test_an_image_that_is_not_there_is_refused(project: Project, name: str, architecture: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "architecture", "expected"),
+    [("canary", "amd64", "--arch arm64 alone"), ("other", "arm64", "one of canary")],
+)
+def test_an_image_that_is_not_there_is_refused(project: Project, name: str, architecture: str, expected: str) -> None:
     with pytest.raises(TrisparkError) as caught:
         project.make("out", name=name, architecture=architecture)
-    assert caught.value.id == "TS-IMAGES-NAME"
+    assert (caught.value.id, caught.value.expected) == ("TS-IMAGES-NAME", expected)
 
 
 def test_a_folder_with_something_in_it_is_left_alone(project: Project) -> None:
