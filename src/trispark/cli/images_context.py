@@ -42,7 +42,7 @@ def images_context(
     from trispark.images.lock_file import load_lock
     from trispark.images.package_index import PackageIndex
     from trispark.images.wheel_cache import WheelCache
-    from trispark.project import project_state
+    from trispark.project import source_state
     from trispark.site import load_site
 
     terminal = Terminal()
@@ -55,7 +55,7 @@ def images_context(
         if chosen.build_dockerfile is not None or chosen.build_args:
             terminal.say(f"{name}: the site's site_build_dockerfile and site_build_args are of its engine, not of this")
         chosen = None
-    project = project_state(REPO, __version__)
+    project = source_state(REPO, __version__)
     request = Request(
         name=name,
         architecture=architecture.value,
