@@ -80,8 +80,12 @@ def provenance_note(repo: Path, site: str, plans: Iterable[Mapping[str, Any]]) -
 
     No part of a plan: what is kept of an image's origin, and the day, must not make another plan of it.
     """
-    from trispark.images.demanded import outlook
     from trispark.site import load_site
+
+    chosen = load_site(repo / "inventory" / site, images="optional")
+    if not chosen.image_signers:
+        return None
+    from trispark.images.demanded import outlook
 
     images: dict[str, str] = {}
     for plan in plans:
@@ -89,7 +93,7 @@ def provenance_note(repo: Path, site: str, plans: Iterable[Mapping[str, Any]]) -
             images[f"engine of the {arm}"] = str((plan[arm] or {}).get("image"))
         images["load client"] = str(plan["bench_image"])
     found = {what: image for what, image in images.items() if "@sha256:" in image}
-    return outlook(repo, load_site(repo / "inventory" / site, images="optional"), found)
+    return outlook(repo, chosen, found)
 
 
 def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
