@@ -84,8 +84,9 @@ def way_to_a_hash(name: str, declared: AnyInput) -> str:
     """What somebody can do for an input of which nothing here knows a hash."""
     match declared:
         case ImageInput():
-            stated = "digest" if declared.index is not None else "index and digest"
-            return f"run this where its registry answers, or write its {stated} in {DECLARATION} and run it again"
+            if declared.index is None:  # then there is nothing that a registry could be asked for
+                return f"write its index and digest in {DECLARATION}, then run this again"
+            return f"run this where its registry answers, or write its digest in {DECLARATION} and run it again"
         case TreeInput() | FileInput():
             what = (
                 f"DIR, its directory {declared.directory}" if isinstance(declared, TreeInput) else "FILE, a copy of it"

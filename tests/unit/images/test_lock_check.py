@@ -629,7 +629,7 @@ def test_the_verb_shows_what_an_update_changes(project: Project, monkeypatch: py
         (
             "other",
             {"kind": "image", "repository": "127.0.0.1:1/a", "architecture": "arm64"},
-            "run this where its registry answers, or write its index and digest in Dockerfiles/images.yml",
+            "write its index and digest in Dockerfiles/images.yml, then run this again",
         ),
         (
             "known",
