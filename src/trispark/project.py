@@ -9,6 +9,7 @@ from tempfile import TemporaryFile
 from typing import Any, Final
 
 TIMEOUT_S: Final = 10.0
+SITES: Final = "inventory"
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,18 @@ class ProjectState:
         return {"version": self.version, "commit": self.commit, "dirty": self.dirty}
 
 
-def project_state(root: Path, version: str, timeout_s: float = TIMEOUT_S) -> ProjectState:
-    """Asked of git, read-only. Raises nothing: what is asked for has happened already, and has to be recorded."""
+def source_state(root: Path, version: str) -> ProjectState:
+    """As `project_state`, of what images are made of: files of sites, tracked or not, make no tree a changed one."""
+    return project_state(root, version, leaving_out=SITES)
+
+
+def project_state(
+    root: Path, version: str, timeout_s: float = TIMEOUT_S, *, leaving_out: str | None = None
+) -> ProjectState:
+    """Asked of git, read-only; `leaving_out`: a directory whose changes do not count.
+
+    Raises nothing: what is asked for has happened already, and has to be recorded.
+    """
     try:
         commit = _git(root, timeout_s, "rev-parse", "--verify", "HEAD")
     except (OSError, subprocess.SubprocessError) as error:
@@ -35,7 +46,8 @@ def project_state(root: Path, version: str, timeout_s: float = TIMEOUT_S) -> Pro
     if commit is None:
         return ProjectState(version, None, True)
     try:
-        status = _git(root, timeout_s, "status", "--porcelain", "--untracked-files=normal")
+        parts = [] if leaving_out is None else ["--", ".", f":(exclude){leaving_out}"]
+        status = _git(root, timeout_s, "status", "--porcelain", "--untracked-files=normal", *parts)
     except (OSError, subprocess.SubprocessError) as error:
         return ProjectState(version, commit.strip(), True, _problem(root, error))
     return ProjectState(version, commit.strip(), status is None or status.strip() != "")

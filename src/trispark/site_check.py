@@ -15,8 +15,10 @@ from trispark.allowlist import EXTRA_SOURCE, Scope, Support
 from trispark.bench_plan import client_input
 from trispark.catalog import Catalog, load_catalog
 from trispark.errors import TrisparkError
+from trispark.images.demanded import verifier_of
 from trispark.images.dockerfile import PINNED, parse_dockerfile
 from trispark.images.secret_arguments import secret_arguments
+from trispark.images.signer_files import problems_of
 from trispark.resolve import extra_value, given_value, node_value, resolve
 from trispark.site import DOCKERFILES, LAB, Site, judge_site
 from trispark.site_files import site_files
@@ -113,6 +115,11 @@ def _check(site: Site, wrong: frozenset[str], name: str, catalog: Catalog, root:
         with found.collecting():
             zone_named(site.time_zone, f"{site.path}: site_unattended_window")
     _check_dockerfile(site, root, found)
+    verifier = verifier_of(site)
+    if verifier is not None:
+        with found.collecting():
+            for problem in problems_of(verifier):
+                found.add(problem)
     if name != LAB and site.configured:
         _check_ready(site, found)
     if site.engine in catalog.engines:

@@ -22,7 +22,7 @@ from trispark.cli.images_lock import images_lock
 from trispark.cli.images_provenance import images_attest, images_provenance
 from trispark.cli.images_push import images_push
 from trispark.cli.images_verify import images_verify
-from trispark.cli.plan import plan_lines, refusal_line, run_plan
+from trispark.cli.plan import plan_lines, provenance_note, refusal_line, run_plan
 from trispark.cli.play import PlayCommand, parse_extra, result_json
 from trispark.cli.play_site import play_on_site
 from trispark.cli.pytest_command import make_engine_environment, pytest_argv, pytest_environment
@@ -252,6 +252,9 @@ def plan(
             terminal.say(line)
         for refusal in each["refusals"]:
             terminal.error(refusal_line(refusal))
+    provenance = provenance_note(verb.REPO, name, plans)
+    if provenance is not None:
+        terminal.say(f"note: {provenance}")
     if as_json:
         terminal.json(found)
     raise typer.Exit(exit_codes.REFUSED if any(each["refusals"] for each in plans) else exit_codes.OK)

@@ -30,7 +30,8 @@ def images_context(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder that is not there yet, or is empty.")],
     architecture: Annotated[Architecture, typer.Option("--arch")] = Architecture.arm64,
     site: Annotated[
-        str | None, typer.Option("--site", help="Take site_build_dockerfile and site_build_args of this site.")
+        str | None,
+        typer.Option("--site", help="Of the engine: take site_build_dockerfile and site_build_args of this site."),
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Fetch nothing; only what is kept here is used.")] = False,
     as_json: JsonOption = False,
@@ -41,7 +42,7 @@ def images_context(
     from trispark.images.lock_file import load_lock
     from trispark.images.package_index import PackageIndex
     from trispark.images.wheel_cache import WheelCache
-    from trispark.project import project_state
+    from trispark.project import source_state
     from trispark.site import load_site
 
     terminal = Terminal()
@@ -49,7 +50,12 @@ def images_context(
     if site is not None:
         require_known(REPO, site)
     chosen = None if site is None else load_site(REPO / "inventory" / site, "optional")
-    project = project_state(REPO, __version__)
+    declaration = load_declaration(REPO)
+    if chosen is not None and name in declaration.images and declaration.images[name].serves != chosen.engine:
+        if chosen.build_dockerfile is not None or chosen.build_args:
+            terminal.say(f"{name}: the site's site_build_dockerfile and site_build_args are of its engine, not of this")
+        chosen = None
+    project = source_state(REPO, __version__)
     request = Request(
         name=name,
         architecture=architecture.value,
@@ -61,7 +67,7 @@ def images_context(
     )
     made = make_context(
         REPO,
-        load_declaration(REPO),
+        declaration,
         load_lock(REPO),
         request,
         WheelCache(REPO, terminal.say),

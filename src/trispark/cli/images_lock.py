@@ -19,7 +19,10 @@ REPO = Path(__file__).resolve().parents[3]
 
 
 def images_lock(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Entries; all without one.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Entries, or images for all that they are made of; all without one."),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Compare; the default, changes nothing.")] = False,
     update: Annotated[
         str | None, typer.Option("--update", metavar="NAME", help="Lock this input as images.yml declares it now.")
@@ -35,7 +38,8 @@ def images_lock(
 ) -> None:
     """Compare what images are made of with where it comes from, or lock one input anew.
 
-    Status 0 only when everything that has a hash was compared and matches; UNRESOLVED is what has none.
+    Status 0 only when everything that has a hash was compared and matches; UNRESOLVED is what has none. An update ends
+    with 0 only when the input has a hash then.
     """
     wrong = [
         ("--update changes, --check compares: one of the two", update is not None and (check or bool(names))),
@@ -72,11 +76,18 @@ def _sources(terminal: Terminal, *, offline: bool, download: bool) -> Sources:
 
 def _check(terminal: Terminal, names: list[str], *, offline: bool, download: bool, as_json: bool) -> int:
     from trispark.images.declaration import load_declaration, overstated, stale
+    from trispark.images.input_names import expanded
     from trispark.images.lock_check import check, passed, selected
     from trispark.images.lock_file import load_lock
 
     declaration, lock = load_declaration(REPO), load_lock(REPO)
-    chosen, odd = selected(lock, stale(declaration, lock), names)
+    chosen, odd = lock, stale(declaration, lock)
+    if names:
+        parts = expanded(declaration, {*lock.entries, *odd}, names)
+        for name, inputs in parts.items():
+            if inputs != [name]:
+                terminal.say(f"{name}: the image, by its {len(inputs)} inputs")
+        chosen, odd = selected(lock, odd, {each for inputs in parts.values() for each in inputs})
     findings = []
     for finding in check(chosen, odd, _sources(terminal, offline=offline, download=download)):
         terminal.say(finding.line)
@@ -97,15 +108,21 @@ def _check(terminal: Terminal, names: list[str], *, offline: bool, download: boo
 
 def _update(terminal: Terminal, name: str, given: Path | None, *, offline: bool, as_json: bool) -> int:
     from trispark.images.declaration import load_declaration
-    from trispark.images.lock_update import update
+    from trispark.images.lock_update import update, way_to_a_hash
 
     change = update(REPO, load_declaration(REPO), name, _sources(terminal, offline=offline, download=False), given)
     lines = list(change.lines)
-    terminal.say(f"{name}: " + ("changed" if lines else "as it was"))
+    lacking = change.lacking
+    still = "still" if change.before is None or not change.before.resolved else "now"
+    state = "" if lacking is None else f"; {still} UNRESOLVED: {lacking}"
+    terminal.say(f"{name}: " + ("changed" if lines else "as it was") + state)
     for line in lines:
         terminal.say(f"  {line}")
     if change.note:
         terminal.say(f"  {change.note}")
+    if lacking is not None and change.after is not None:
+        terminal.say(f"  do: {way_to_a_hash(name, change.after)}")
     if as_json:
-        terminal.json({"name": name, "changed": bool(lines), "diff": lines, "note": change.note})
-    return exit_codes.OK
+        said = {"name": name, "changed": bool(lines), "diff": lines, "note": change.note}
+        terminal.json({**said, "unresolved": lacking})
+    return exit_codes.OK if lacking is None else exit_codes.FAILED

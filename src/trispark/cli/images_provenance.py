@@ -15,6 +15,7 @@ from trispark.cli.verb import JsonOption, SiteOption
 from trispark.errors import TrisparkError
 
 if TYPE_CHECKING:
+    from trispark.images.provenance import Attested
     from trispark.images.signing import SshSigner, SshVerifier
 
 REPO = Path(__file__).resolve().parents[3]
@@ -54,8 +55,7 @@ def images_attest(
     for name in names:
         image, layers = read_built((built or REPO / DIRECTORY) / f"{name}.json")
         found = attest(image, inventory_of_built(layers, terminal.say), signer, provenance_directory(REPO))
-        signed = f"signed with {signer.key}" if signer is not None else "not signed: no key is configured"
-        terminal.say(f"{name}: {image.manifest_digest}, statement sha256 {found.statement}, {signed}")
+        terminal.say(f"{name}: {image.manifest_digest}, statement sha256 {found.statement}, {_signed(signer, found)}")
         done.append(
             {
                 "name": name,
@@ -100,6 +100,15 @@ def images_provenance(
     if as_json:
         terminal.json({"provenance": found})
     raise typer.Exit(exit_codes.OK)
+
+
+def _signed(signer: SshSigner | None, found: Attested) -> str:
+    if signer is not None:
+        return f"signed with {signer.key}"
+    if found.kept is not None:
+        return f"signed before, by {found.kept}; that signature stays"
+    lost = "; the signature from before was not of this statement, and is gone" if found.lost else ""
+    return f"not signed: no key is configured{lost}"
 
 
 def _signer(key: Path | None, site: str) -> SshSigner | None:

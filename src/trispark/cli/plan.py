@@ -75,6 +75,27 @@ def run_plan(repo: Path, site: str, stage: str, extra: Iterable[str], sets: Iter
     return plan
 
 
+def provenance_note(repo: Path, site: str, plans: Iterable[Mapping[str, Any]]) -> str | None:
+    """What a boot of these plans would find of its images' signatures; None where the site demands none.
+
+    No part of a plan: what is kept of an image's origin, and the day, must not make another plan of it.
+    """
+    from trispark.site import load_site
+
+    chosen = load_site(repo / "inventory" / site, images="optional")
+    if not chosen.image_signers:
+        return None
+    from trispark.images.demanded import outlook
+
+    images: dict[str, str] = {}
+    for plan in plans:
+        for arm in ("baseline", "candidate"):
+            images[f"engine of the {arm}"] = str((plan[arm] or {}).get("image"))
+        images["load client"] = str(plan["bench_image"])
+    found = {what: image for what, image in images.items() if "@sha256:" in image}
+    return outlook(repo, chosen, found)
+
+
 def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     """One plan for a person, without its refusals."""
     name = f"{plan['feature']}={plan['value']}" if plan["value"] is not None else plan["feature"]

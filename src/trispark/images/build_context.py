@@ -164,7 +164,14 @@ def _variant(image: Image, request: Request, lock: LockFile) -> Variant:
     variants: Mapping[str, Variant] = {str(name): variant for name, variant in image.variants.items()}
     variant = variants.get(request.architecture)
     if variant is None:
-        raise _name_error(request.name, "for " + ", ".join(image.variants), request.architecture)
+        raise TrisparkError(
+            "TS-IMAGES-NAME",
+            "the image is not declared for this architecture",
+            where=f"{request.name} in {DECLARATION}",
+            expected=f"--arch {' or '.join(image.variants)}{' alone' if len(image.variants) == 1 else ''}",
+            observed=request.architecture,
+            remedy="give that architecture, or declare what the image is made of on this one",
+        )
     lacking = unresolved(variant, lock)
     if lacking or not variant.available:
         why = "; ".join(f"{name}: {reason}" for name, reason in sorted(lacking.items()))

@@ -47,6 +47,23 @@ def judged(root: Path, site: Site, images: Iterable[str], tool: Tool | None = No
     return [fact.as_dict() for fact in facts]
 
 
+def outlook(root: Path, site: Site, images: Mapping[str, str], tool: Tool | None = None) -> str | None:
+    """What a boot would find today of `images` ({what for: reference by digest}), in one line; None where the site
+    demands nothing. It refuses nothing: a boot judges anew, when it is planned."""
+    if verifier_of(site, tool) is None:
+        return None
+    said: dict[str, list[str]] = {}
+    for what, image in images.items():
+        try:
+            (fact,) = judged(root, site, [image], tool)
+            found = f"signed by {fact['signer']}"
+        except TrisparkError as error:
+            found = f"would be refused as it is now, {error.id}: {error.what} ({error.where})"
+        said.setdefault(found, []).append(what)
+    parts = "; ".join(f"{', '.join(what)}: {found}" for found, what in said.items())
+    return f"the site demands signed images, judged when a boot is planned; {parts or 'it has no image yet'}"
+
+
 def recorded(images: Iterable[str], records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What the newest of `records` (oldest first) that has it says of each of these images; nothing of others."""
     found: dict[str, dict[str, Any]] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -70,21 +70,8 @@ def check(lock: LockFile, stale: Mapping[str, str], sources: Sources) -> Iterato
             yield _entry(name, entry, sources)
 
 
-def selected(lock: LockFile, stale: Mapping[str, str], names: list[str]) -> tuple[LockFile, dict[str, str]]:
-    """Lock and differences of the named entries, of all without a name. Raises TS-IMAGES-NAME."""
-    if not names:
-        return lock, dict(stale)
-    known = {*lock.entries, *stale}
-    for name in names:
-        if name not in known:
-            raise TrisparkError(
-                "TS-IMAGES-NAME",
-                "there is no such input or image",
-                where="the lock of the images",
-                expected="one of " + ", ".join(sorted(known)),
-                observed=name,
-                remedy="name one of them, or none for all",
-            )
+def selected(lock: LockFile, stale: Mapping[str, str], names: Collection[str]) -> tuple[LockFile, dict[str, str]]:
+    """Lock and differences of these entries alone."""
     entries = {name: entry for name, entry in lock.entries.items() if name in names}
     return LockFile.model_construct(schema_version=1, entries=entries), {n: stale[n] for n in names if n in stale}
 

@@ -15,6 +15,7 @@ import yaml
 from trispark.errors import TrisparkError
 from trispark.images.declaration import DECLARATION, Declaration
 from trispark.images.image_members import RegistryUnreachable
+from trispark.images.input_names import require_input
 from trispark.images.lock_check import Sources
 from trispark.images.lock_file import LOCK, changing, load_lock, write_lock
 from trispark.images.lock_model import (
@@ -54,6 +55,11 @@ class Change:
                 if key in new:
                     yield f"+ {key}: {new[key]}"
 
+    @property
+    def lacking(self) -> str | None:
+        """Why the entry has no hash yet; None where it has one, or was removed."""
+        return None if self.after is None or self.after.resolved else str(getattr(self.after, "unresolved", ""))
+
 
 def update(root: Path, declaration: Declaration, name: str, sources: Sources, given: Path | None = None) -> Change:
     """Lock `name` as it is declared. `given`: a copy of a tree or file that this machine cannot fetch; it is kept.
@@ -65,21 +71,31 @@ def update(root: Path, declaration: Declaration, name: str, sources: Sources, gi
         lock = load_lock(root) if (root / LOCK).is_file() else LockFile.model_construct(schema_version=1, entries={})
         before = lock.entries.get(name)
         declared = declaration.inputs.get(name)
-        if declared is None and before is None:
-            raise TrisparkError(
-                "TS-IMAGES-NAME",
-                "there is no such input or image",
-                where=DECLARATION,
-                expected="one of " + ", ".join(sorted(declaration.inputs)),
-                observed=name,
-                remedy="declare it there, or name one of them",
-            )
+        require_input(declaration, {*declaration.inputs, *lock.entries}, name)
         after, note = (None, "") if declared is None else _resolve(name, declared, sources, given)
         entries = {key: entry for key, entry in lock.entries.items() if key != name}
         if after is not None:
             entries[name] = after
         write_lock(root, LockFile.model_construct(schema_version=1, entries=entries))
         return Change(name, before, after, note)
+
+
+def way_to_a_hash(name: str, declared: AnyInput) -> str:
+    """What somebody can do for an input of which nothing here knows a hash."""
+    match declared:
+        case ImageInput():
+            if declared.index is None:  # then there is nothing that a registry could be asked for
+                return f"write its index and digest in {DECLARATION}, then run this again"
+            return f"run this where its registry answers, or write its digest in {DECLARATION} and run it again"
+        case TreeInput() | FileInput():
+            what = (
+                f"DIR, its directory {declared.directory}" if isinstance(declared, TreeInput) else "FILE, a copy of it"
+            )
+            return f"./trispark images lock --update {name} --from {what}"
+        case DebInput():
+            return f"run this on a machine with the package lists of {declared.suite} for {declared.architecture}"
+        case WheelInput() | VersionsInput():
+            return f"correct what {DECLARATION} says of it, or run this where it is to be had"
 
 
 def _fields(entry: AnyEntry | None) -> dict[str, str]:

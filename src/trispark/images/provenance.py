@@ -3,7 +3,7 @@
 Files, below a directory of the manifest's digest (64 hex digits, without `sha256:`):
     statement.json        canonical JSON; names the bill of materials by its hash, so that a signature covers both
     sbom.cdx.json         canonical JSON
-    statement.json.sig    SSH signature of statement.json; absent where no key was configured
+    statement.json.sig    SSH signature of statement.json; absent where no key ever signed these bytes
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from typing import Any, Final
 from trispark import __version__
 from trispark.canonical import canonical_json
 from trispark.errors import TrisparkError
+from trispark.images.bounded import read_file
 from trispark.images.built import BuiltImage
 from trispark.images.root_inventory import RootInventory
 from trispark.images.sbom import sbom
-from trispark.images.signing import Signer
+from trispark.images.signing import Signer, SshKeygen, Tool, key_of
 from trispark_node.canonical import sha256_hex
-from trispark_node.provenance_files import SBOM, SIGNATURE, STATEMENT
+from trispark_node.provenance_files import MOST_BYTES, SBOM, SIGNATURE, STATEMENT
 
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE: Final = "https://slsa.dev/provenance/v1"
@@ -37,12 +38,18 @@ ATTEMPTS: Final = 20
 
 @dataclass(frozen=True)
 class Attested:
-    """What `attest` wrote: the directory, and sha256 of each file; `signature` None where nothing was signed."""
+    """What `attest` wrote: the directory, and sha256 of each file; `signature` None where none is there.
+
+    kept   the key of a signature from before that stays, as ssh-keygen shows it; None where none was kept
+    lost   whether a file of a signature was there that is not of this statement
+    """
 
     directory: Path
     statement: str
     sbom: str
     signature: str | None
+    kept: str | None = None
+    lost: bool = False
 
 
 def statement(image: BuiltImage, sbom_sha256: str) -> dict[str, Any]:
@@ -100,17 +107,28 @@ def _dependencies(image: BuiltImage) -> list[dict[str, Any]]:
     return found
 
 
-def attest(image: BuiltImage, inventory: RootInventory, signer: Signer | None, directory: Path) -> Attested:
+def attest(
+    image: BuiltImage, inventory: RootInventory, signer: Signer | None, directory: Path, tool: Tool | None = None
+) -> Attested:
     """Write the files of this image to `directory`/<digest>; they are all there, or those from before are.
+
+    Without a signer a signature from before stays where it is of the same bytes, by whatever key: who trusts it is
+    judged elsewhere. `tool` looks at it.
 
     Raises TS-PROVENANCE-KEY and -TOOL where a signature cannot be made, -FILE where files cannot be written.
     """
     bill = _text(sbom(image, inventory))
     said = _text(statement(image, sha256_hex(bill)))
     files = {STATEMENT: said, SBOM: bill}
+    target = directory / image.manifest_digest.partition(":")[2]
+    kept, lost = None, False
     if signer is not None:
         files[SIGNATURE] = signer.sign(said)
-    target = directory / image.manifest_digest.partition(":")[2]
+    elif (before := _before(target / SIGNATURE)) is not None:
+        kept = key_of(said, before, tool or SshKeygen())
+        if kept is not None:
+            files[SIGNATURE] = before
+        lost = kept is None
     try:
         _replace(target, files)
     except OSError as error:
@@ -123,7 +141,18 @@ def attest(image: BuiltImage, inventory: RootInventory, signer: Signer | None, d
             remedy="make room, then run the same command again",
         ) from error
     signature = files.get(SIGNATURE)
-    return Attested(target, sha256_hex(said), sha256_hex(bill), None if signature is None else sha256_hex(signature))
+    signed = None if signature is None else sha256_hex(signature)
+    return Attested(target, sha256_hex(said), sha256_hex(bill), signed, kept, lost)
+
+
+def _before(path: Path) -> bytes | None:
+    """The signature that is there; None where there is none, empty for one that cannot be read."""
+    try:
+        return read_file(path, MOST_BYTES[SIGNATURE])
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return b""
 
 
 def _text(value: Mapping[str, Any]) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 
 from trispark.errors import TrisparkError
 from trispark.images.archive import ArchivedImage, ImageArchive
-from trispark.images.built import DIRECTORY, ArchivedLayers, write_built
+from trispark.images.built import DIRECTORY, ArchivedLayers, read_built, write_built
 from trispark.images.built_from import description, require_built_from, require_no_variable
 from trispark.images.built_root import is_zstd
 from trispark.images.context_file import BuildContext, read_context
@@ -80,7 +80,7 @@ def push(
         if request.to is not None:
             tag = tag_of(found.image.manifest.digest)
             registry_of(request.to).push(found.image, archive, request.to.path, tag, say)
-    repository = f"trispark/{request.name}" if request.to is None else request.to.reference
+    repository = _known_as(root, request.name, found) if request.to is None else request.to.reference
     return Pushed(
         request.name,
         context.file.architecture,
@@ -111,6 +111,16 @@ def _context(request: Request) -> BuildContext:
             remedy="name the image of the context, or the context of the image",
         )
     return context
+
+
+def _known_as(root: Path, name: str, found: ArchivedImage) -> str:
+    """Where an image that is not pushed now was brought to before, so that its statement and signature stay."""
+    try:
+        before, _ = read_built(root / DIRECTORY / f"{name}.json")
+    except TrisparkError:
+        return f"trispark/{name}"
+    same = before.manifest_digest == found.image.manifest.digest
+    return before.repository if same else f"trispark/{name}"
 
 
 def _described(root: Path, request: Request, context: BuildContext, found: ArchivedImage, repository: str) -> Path:

@@ -9,6 +9,7 @@ import base64
 import binascii
 import os
 import re
+import shlex
 import struct
 import subprocess
 import tempfile
@@ -32,7 +33,7 @@ SIGNERS_BYTES: Final = 2**20
 _PASSED_ON: Final = ("PATH", "HOME", "SSH_AUTH_SOCK")
 _ARMOR: Final = re.compile(rb"-----BEGIN SSH SIGNATURE-----\n(.+)\n-----END SSH SIGNATURE-----\n?", re.DOTALL)
 _MAGIC: Final = b"SSHSIG"
-_GOOD: Final = re.compile(r'^Good ".*" signature for .* with (\S+ key SHA256:\S+)$', re.MULTILINE)
+_GOOD: Final = re.compile(r'^Good ".*" signature (?:for .* )?with (\S+ key SHA256:\S+)$', re.MULTILINE)
 
 
 class Signer(Protocol):
@@ -100,13 +101,17 @@ class SshSigner:
     def sign(self, message: bytes) -> bytes:
         done = self.tool.run(["-Y", "sign", "-n", NAMESPACE, "-f", str(self.key)], message)
         if done.status != 0 or not done.out:
+            # ssh-keygen ignores such a key, and its last line then says that there is none.
+            open_to_others = "are too open" in done.err
             raise TrisparkError(
                 "TS-PROVENANCE-KEY",
                 "the statement could not be signed",
                 where=str(self.key),
                 expected="a private key of yours alone without passphrase, or one that the SSH agent has",
-                observed=_last(done.err),
-                remedy="correct site_image_key or --key, or add the key to the agent (ssh-add)",
+                observed=_last(done.err, "are too open"),
+                remedy=f"chmod 600 {shlex.quote(str(self.key))}"
+                if open_to_others
+                else "correct site_image_key or --key, or add the key to the agent (ssh-add)",
             )
         return done.out
 
@@ -232,6 +237,17 @@ class SshVerifier:
                     observed=problem,
                     remedy="correct site_image_signers or site_image_revoked, relative to the site's inventory",
                 )
+
+
+def key_of(message: bytes, signature: bytes, tool: Tool) -> str | None:
+    """The key whose signature of these very bytes this is, as ssh-keygen shows it, whoever trusts it; None where it is
+    none of them for our namespace. Raises TS-PROVENANCE-TOOL."""
+    with tempfile.TemporaryDirectory(prefix="trispark-signature-") as scratch:
+        path = Path(scratch) / "signature"
+        path.write_bytes(signature)
+        done = tool.run(["-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(path)], message)
+    found = _GOOD.search(done.out.decode("utf-8", "replace"))
+    return found[1] if done.status == 0 and found is not None else None
 
 
 def namespace_of(signature: bytes, where: str) -> str:

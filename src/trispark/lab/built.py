@@ -13,7 +13,7 @@ from trispark.images.oci import BlobStore, OciImage
 from trispark.lab.layout import NODE_REGISTRY, Paths
 from trispark.lab.prepared import Image, Prepared
 from trispark.lab.registry import split_reference
-from trispark.project import project_state
+from trispark.project import source_state
 
 
 def describe(paths: Paths, prepared: Prepared, image: Image, made: OciImage, store: BlobStore) -> BuiltImage:
@@ -23,7 +23,7 @@ def describe(paths: Paths, prepared: Prepared, image: Image, made: OciImage, sto
     base is the root file system below all of them, by its layer.
     """
     context = {name: digest for each in _chain(prepared, image) for name, digest in _files(each)}
-    project = project_state(paths.repo, __version__)
+    project = source_state(paths.repo, __version__)
     _, repository, _ = split_reference(image.reference)
     described = BuiltImage(
         name=image.name,

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from trispark.project import ProjectState, project_state
+from trispark.project import ProjectState, project_state, source_state
 from trispark.schema import main, schema_texts
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -46,6 +46,32 @@ def test_project_state(tmp_path: Path) -> None:
     assert not clean.dirty
     (tmp_path / "b").write_text("1", encoding="utf-8")
     assert project_state(tmp_path, "1").dirty
+
+
+def test_files_of_a_site_are_no_source_of_an_image(tmp_path: Path) -> None:
+    git(tmp_path, "init")
+    for name in ("inventory/lab/hosts.yml", "Dockerfiles/images.yml", "inventory.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1", encoding="utf-8")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-m", "x")
+
+    def dirty() -> tuple[bool, bool]:
+        sources, whole = source_state(tmp_path, "1"), project_state(tmp_path, "1")
+        assert sources.commit == whole.commit is not None
+        return sources.dirty, whole.dirty
+
+    assert dirty() == (False, False)
+    (tmp_path / "inventory/fleet").mkdir()
+    (tmp_path / "inventory/fleet/hosts.yml").write_text("1", encoding="utf-8")
+    assert dirty() == (False, True)
+    (tmp_path / "inventory/lab/hosts.yml").write_text("2", encoding="utf-8")
+    assert dirty() == (False, True)
+    for name in ("Dockerfiles/images.yml", "inventory.py", "Dockerfiles/new"):
+        (tmp_path / name).write_text("2", encoding="utf-8")
+        assert dirty() == (True, True), name
+        (tmp_path / name).unlink()
+        git(tmp_path, "checkout", "--", "Dockerfiles", "inventory.py")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from built_images import allow, make_key
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +56,26 @@ def ids(report: SiteReport) -> list[str]:
 def test_shipped_sites_have_no_problem() -> None:
     for name in ("lab", "sparks"):
         assert check_site(REPOSITORY, name).problems == ()
+
+
+def test_the_files_of_a_site_s_signers_are_read(root: Path, fleet: Path, tmp_path: Path) -> None:
+    change(fleet / SITE_YML, ("# site_image_signers: image_signers", "site_image_signers: image_signers"))
+    change(fleet / SITE_YML, ("# site_image_revoked: image_revoked", "site_image_revoked: image_revoked"))
+    signers, revoked = fleet / "image_signers", fleet / "image_revoked"
+    report = check_site(root, "fleet")
+    assert ids(report) == ["TS-PROVENANCE-SIGNERS"] * 2
+    assert [problem.where for problem in report.problems] == [
+        "inventory/fleet/image_signers",
+        "inventory/fleet/image_revoked",
+    ]
+    allow(signers, ("builder@example", make_key(tmp_path, "builder"), ""))
+    revoked.write_text("", encoding="utf-8")
+    assert ids(check_site(root, "fleet")) == []
+    signers.write_text("garbage\n", encoding="utf-8")
+    assert [problem.where for problem in check_site(root, "fleet").problems] == [
+        "inventory/fleet/image_signers line 1",
+        "inventory/fleet/image_signers",
+    ]
 
 
 def test_shipped_sparks_is_the_template() -> None:

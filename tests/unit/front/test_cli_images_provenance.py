@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from built_images import BUILT, allow, make_key, write_root
+from built_images import BUILT, allow, built, make_key, write_root
 from typer.testing import CliRunner
 
 from trispark.cli import images_provenance
@@ -79,6 +79,22 @@ def test_without_a_key_it_is_not_signed_and_that_is_said(repo, tmp_path):
         assert caught.value.id == error_id
     assert run("attest", "lab-engine", "--key", str(key)).exit_code == 0
     assert run("provenance", "a" * 64, "--verify").exit_code == 0
+
+
+def test_without_its_key_an_image_stays_signed_until_its_statement_changes(repo, tmp_path):
+    key = make_key(tmp_path, "builder")
+    allow(repo / "inventory/lab/signers", ("builder@example", key, ""))
+    configure(repo, signers="signers")
+    signed = last(run("attest", "lab-engine", "--key", str(key), "--json"))
+    again = run("attest", "lab-engine", "--json")
+    assert "signed before, by ED25519 key SHA256:" in again.stdout
+    assert last(again) == signed
+    assert run("provenance", "a" * 64, "--verify").exit_code == 0
+    write_built(repo / DIRECTORY / "lab-engine.json", built(commit=None), [repo / "root"])
+    changed = run("attest", "lab-engine")
+    assert "not signed: no key is configured; the signature from before was not of this statement" in changed.stdout
+    with pytest.raises(TrisparkError, match="TS-PROVENANCE-UNSIGNED"):
+        run("provenance", "a" * 64, "--verify")
 
 
 def test_a_site_without_signers_verifies_nothing(repo):

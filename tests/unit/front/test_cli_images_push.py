@@ -66,6 +66,7 @@ def last(result: Result) -> dict[str, object]:
 @pytest.mark.parametrize("gzipped", [(), (0, 1)])
 def test_from_the_lock_to_a_verified_image(repo: Path, tmp_path: Path, gzipped: tuple[int, ...]) -> None:
     folder, archive = tmp_path / "context", tmp_path / "canary-arm64.oci.tar"
+    shutil.copytree(repo / "inventory/lab", repo / "inventory/fleet")  # a site of one's own, in no commit
     made = run("context", "canary", "--arch", "arm64", "--out", str(folder), "--offline", "--json")
     assert last(made)["archive"] == str(archive), "where the printed command writes it"
     assert f"images push canary --context {folder} --archive {archive}" in made.stdout

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from built_images import allow, built, make_key, write_root
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,9 @@ from trispark.cli.plan import parse_sets, plan_lines, refusal_line
 from trispark.cli.play import playbook_lines
 from trispark.cli.terminal import Terminal
 from trispark.errors import TrisparkError
+from trispark.images.provenance import attest
+from trispark.images.root_inventory import inventory_of
+from trispark.images.signing import SshKeygen, SshSigner
 from trispark.plan import kept_plan, plan_id
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -72,6 +76,42 @@ def test_a_plan_is_shown_and_its_json_is_the_last_line(root: Path) -> None:
     assert ask(root, "plan", "c", "-e", "feature=wo_a", "--json")[1][-1] == out[-1]
     assert kept_plan(root, "lab", plan["id"]) == plan
     assert (root / ".trispark" / "lab" / "plans").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_plan_says_what_a_boot_would_judge_of_signatures(root: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "checkout"
+    shutil.copytree(root, copy, ignore=shutil.ignore_patterns(".trispark"))
+    engine, client = (built(repository=f"r:5000/{name}", manifest_digest=f"sha256:{name * 64}") for name in "ab")
+    images = copy / "inventory/lab/group_vars/all/images.yml"
+    images.write_text(
+        f"site_engine_image: {engine.reference}\nsite_bench_image: {client.reference}\n", encoding="utf-8"
+    )
+    asked = ("plan", "c", "-e", "feature=wo_a", "--json")
+    _, before, _ = ask(copy, *asked)
+    assert not any(line.startswith("note: ") for line in before), "nothing is demanded"
+    with images.open("a") as file:
+        file.write("site_image_signers: signers\n")
+    key = make_key(tmp_path, "builder")
+    allow(images.parents[2] / "signers", ("builder@example", key, ""))
+    store = copy / ".trispark/provenance"
+
+    def said() -> str:
+        status, out, err = ask(copy, *asked)
+        assert (status, err, json.loads(out[-1])["id"]) == (0, "", json.loads(before[-1])["id"])
+        (line,) = [line for line in out if line.startswith("note: ")]
+        return line
+
+    head = "note: the site demands signed images, judged when a boot is planned; "
+    arms = "engine of the baseline, engine of the candidate"
+    none = "would be refused as it is now, TS-PROVENANCE-NONE: nothing says where this image comes from"
+    assert said() == f"{head}{arms}: {none} ({store / ('a' * 64)}); load client: {none} ({store / ('b' * 64)})"
+    inventory = inventory_of(write_root(tmp_path / "root"))
+    attest(engine, inventory, SshSigner(key, SshKeygen()), store)
+    attest(client, inventory, None, store)
+    unsigned = "would be refused as it is now, TS-PROVENANCE-UNSIGNED: the statement is not signed"
+    assert said() == f"{head}{arms}: signed by builder@example; load client: {unsigned} ({store / ('b' * 64)})"
+    (images.parents[2] / "signers").unlink()
+    assert "TS-PROVENANCE-SIGNERS" in said()
 
 
 def test_refusals_come_after_the_plan_with_status_3(root: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from file_index import FileIndex, serving
 from image_project import DIGEST, HTTP, WHEEL, Project
 from typer.testing import CliRunner
 
-from trispark.cli import exit_codes
+from trispark.cli import exit_codes, images_context
 from trispark.cli.app import app
 from trispark.errors import TrisparkError
+from trispark.images.context_file import read_context
 from trispark.images.declaration import load_declaration
 from trispark.images.lock_update import update
 from trispark.images.package_index import PackageIndex
@@ -111,11 +114,14 @@ def test_what_is_not_available_is_refused_with_its_reason(project: Project) -> N
     assert (caught.value.id, caught.value.observed) == ("TS-IMAGES-UNRESOLVED", "it was never tried")
 
 
-@pytest.mark.parametrize(("name", "architecture"), [("canary", "amd64"), ("other", "arm64")])
-def test_an_image_that_is_not_there_is_refused(project: Project, name: str, architecture: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "architecture", "expected"),
+    [("canary", "amd64", "--arch arm64 alone"), ("other", "arm64", "one of canary")],
+)
+def test_an_image_that_is_not_there_is_refused(project: Project, name: str, architecture: str, expected: str) -> None:
     with pytest.raises(TrisparkError) as caught:
         project.make("out", name=name, architecture=architecture)
-    assert caught.value.id == "TS-IMAGES-NAME"
+    assert (caught.value.id, caught.value.expected) == ("TS-IMAGES-NAME", expected)
 
 
 def test_a_folder_with_something_in_it_is_left_alone(project: Project) -> None:
@@ -242,6 +248,37 @@ def test_arguments_of_a_site_fit_its_dockerfile(fleet: Path, dockerfile: str, ar
 
 def test_a_site_reads_them() -> None:
     assert load_site(ROOT / "inventory/sparks", "optional").build_args == {}
+
+
+def test_what_a_site_says_of_its_engine_reaches_no_other_image(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(ROOT / "inventory/sparks", project.root / "inventory/sparks")
+    settings = project.root / "inventory/sparks/group_vars/all/site.yml"
+    text = settings.read_text().replace("site_build_dockerfile: null", "site_build_dockerfile: own/Dockerfile")
+    settings.write_text(text.replace("site_build_args: {}", "site_build_args: {PYTHON: /site/python3}"))
+    (project.root / "Dockerfiles/own").mkdir()
+    declared = (project.root / "Dockerfiles/canary/Dockerfile").read_text()
+    (project.root / "Dockerfiles/own/Dockerfile").write_text(f"# of the site\n{declared}")
+    path = project.root / "Dockerfiles/images.yml"
+    data = yaml.safe_load(path.read_text())
+    data["images"]["bench"] = {key: value for key, value in data["images"]["canary"].items() if key != "serves"}
+    path.write_text(json.dumps(data))  # JSON is YAML, and has no aliases
+    (project.root / "src/trispark_bench").mkdir()
+    monkeypatch.setattr(images_context, "REPO", project.root)
+    project.make("warm")
+    made = {}
+    for name, arguments in (("bench", ["--site", "sparks"]), ("canary", ["--site", "sparks"]), ("canary", [])):
+        out = project.root / f"out-{name}-{len(arguments)}"
+        status, said = run("context", name, "--out", str(out), "--offline", *arguments)
+        assert status == 0, said
+        given = read_context(out).file.arguments["PYTHON"]
+        made[out.name] = ((out / "Dockerfile").read_text() == declared, given, "are of its engine, not of this" in said)
+    assert made == {
+        "out-bench-2": (True, "/p/python3", True),
+        "out-canary-2": (False, "/site/python3", False),
+        "out-canary-0": (True, "/p/python3", False),
+    }
 
 
 def run(*argv: str) -> tuple[int, str]:

@@ -618,6 +618,95 @@ def test_the_verb_shows_what_an_update_changes(project: Project, monkeypatch: py
 
 
 @pytest.mark.parametrize(
+    ("name", "declared", "way"),
+    [
+        ("lost", {}, "./trispark images lock --update lost --from FILE, a copy of it"),
+        (
+            "tree",
+            {"kind": "tree", "source": "s", "commit": "0" * 40, "directory": "python"},
+            "./trispark images lock --update tree --from DIR, its directory python",
+        ),
+        (
+            "other",
+            {"kind": "image", "repository": "127.0.0.1:1/a", "architecture": "arm64"},
+            "write its index and digest in Dockerfiles/images.yml, then run this again",
+        ),
+        (
+            "known",
+            {"kind": "image", "repository": "127.0.0.1:1/a", "architecture": "arm64", "index": INDEX},
+            "run this where its registry answers, or write its digest in Dockerfiles/images.yml",
+        ),
+        (
+            "package",
+            {"kind": "deb", "package": "none-such", "suite": "nowhere", "architecture": "arm64"},
+            "run this on a machine with the package lists of nowhere for arm64",
+        ),
+        (
+            "wheel",
+            {"kind": "wheel", "project": "tiny-kernel", "version": "9", "architecture": "arm64"},
+            "correct what Dockerfiles/images.yml says of it, or run this where it is to be had",
+        ),
+    ],
+)
+def test_an_update_that_finds_no_hash_fails_and_says_what_to_do(
+    project: Project, monkeypatch: pytest.MonkeyPatch, name: str, declared: dict[str, Any], way: str
+) -> None:
+    if declared:
+        project.inputs[name] = {**declared, "unresolved": REASON}
+        project.declare()
+    status, _ = run(project, monkeypatch, "--update", name)
+    assert status == 1, "the first time too"
+    status, text = run(project, monkeypatch, "--update", name, "--json")
+    assert status == 1
+    assert f"{name}: as it was; still UNRESOLVED: {REASON}" in text.splitlines()
+    assert f"  do: {way}" in text
+    assert json.loads(text.splitlines()[-1])["unresolved"] == REASON
+    assert load_lock(project.root).entries[name].model_dump()["unresolved"] == REASON
+
+
+def test_an_update_that_follows_what_it_said_ends_well(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project.root / "copy").write_text("found\n")
+    status, text = run(project, monkeypatch, "--update", "lost", "--from", str(project.root / "copy"), "--json")
+    assert (status, json.loads(text.splitlines()[-1])["unresolved"]) == (0, None)
+    assert "UNRESOLVED:" not in text
+    status, text = run(project, monkeypatch, "--update", "lost")
+    assert (status, "lost: changed; now UNRESOLVED" in text) == (1, True), "without the copy it has none again"
+
+
+def test_an_image_stands_for_what_it_is_made_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = project.root / "Dockerfiles/images.yml"
+    data = yaml.safe_load(path.read_text())
+    variants = {"arm64": {"base": "base", "inputs": ["own"], "available": False, "reason": "x"}}
+    data["images"] |= {"small": BUILT | {"variants": variants}, "kernel": BUILT | {"variants": variants}}
+    path.write_text(json.dumps(data))
+    status, text = run(project, monkeypatch, "--check", "small", "--json")
+    assert (status, "small: the image, by its 2 inputs" in text) == (0, True)
+    assert sorted(json.loads(text.splitlines()[-1])["entries"]) == ["base", "own"]
+    text = run(project, monkeypatch, "--check", "small", "lost", "--json")[1]
+    assert sorted(json.loads(text.splitlines()[-1])["entries"]) == ["base", "lost", "own"]
+    text = run(project, monkeypatch, "--check", "kernel", "--json")[1]
+    assert sorted(json.loads(text.splitlines()[-1])["entries"]) == ["kernel"], "an input of that name comes first"
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["--check", "engin"], "for example engine"),
+        (["--check", "nothing-like-it"], "an image (engine), or an input that ./trispark images lock --check shows"),
+        (["--update", "kernle"], "for example kernel"),
+        (["--update", "engine"], "an input of it: base, kernel, lost, own"),
+    ],
+)
+def test_a_name_that_is_none_is_answered_in_a_few_words(
+    project: Project, monkeypatch: pytest.MonkeyPatch, argv: list[str], expected: str
+) -> None:
+    monkeypatch.setattr(images_lock, "REPO", project.root)
+    error = CliRunner().invoke(app, ["images", "lock", "--offline", *argv]).exception
+    assert isinstance(error, TrisparkError)
+    assert (error.id, error.expected) == ("TS-IMAGES-NAME", expected)
+
+
+@pytest.mark.parametrize(
     "argv",
     [
         ["--update", "own", "--check"],

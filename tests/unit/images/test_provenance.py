@@ -307,6 +307,8 @@ def test_a_key_that_cannot_sign(tmp_path, state):
     tool = SshKeygen(environment={"PATH": os.environ["PATH"], "HOME": str(tmp_path)})
     error = refused(attest, BUILT, inventory_of(write_root(tmp_path / "root")), SshSigner(key, tool), tmp_path / "s")
     assert (error.id, error.where) == ("TS-PROVENANCE-KEY", str(key))
+    assert (error.remedy == f"chmod 600 {key}") == (state == "open")
+    assert ("Permissions 0644" in error.observed) == (state == "open")
     assert "SECRET" not in str(error)
     assert not (tmp_path / "s").exists() or not list((tmp_path / "s").iterdir())
 
@@ -377,6 +379,45 @@ images = st.builds(
     ).map(tuple),
     commit=st.none() | st.just("e" * 40),
 )
+
+
+def test_without_a_key_a_signature_of_the_same_bytes_stays(store, keys, tmp_path):
+    directory, verifier = store
+    before = (place(directory) / SIGNATURE).read_bytes()
+    found = attest(BUILT, inventory_of(tmp_path / "root"), None, directory)
+    assert (place(directory) / SIGNATURE).read_bytes() == before
+    assert found.signature == sha256_hex(before)
+    assert (found.kept, found.lost) == (judge(directory, verifier).key, False)
+    # A statement that was changed on the disk is written anew, and then the signature is of it again.
+    flip_in_hash(place(directory), keys)
+    assert attest(BUILT, inventory_of(tmp_path / "root"), None, directory).kept == found.kept
+    assert judge(directory, verifier).signer == "builder@example"
+
+
+SPOILED = {
+    "of another statement": lambda path, keys: None,
+    "a bit of it": flip(SIGNATURE, 60),
+    "for another purpose": lambda path, keys: sign(path, keys["builder"], "file"),
+    "a link": linked(SIGNATURE),
+    "too large": huge(SIGNATURE),
+}
+
+
+@pytest.mark.parametrize("what", SPOILED)
+def test_without_a_key_another_signature_does_not_stay(store, keys, tmp_path, what):
+    directory, _ = store
+    SPOILED[what](place(directory), keys)
+    image = built(arguments={"PYTHON": "3.12"}) if what == "of another statement" else BUILT
+    found = attest(image, inventory_of(tmp_path / "root"), None, directory)
+    assert (found.signature, found.kept, found.lost) == (None, None, True)
+    assert not (place(directory) / SIGNATURE).exists()
+
+
+def test_a_signature_that_nobody_can_look_at_is_not_lost(store, tmp_path):
+    directory, verifier = store
+    root = inventory_of(tmp_path / "root")
+    assert refused(attest, BUILT, root, None, directory, SshKeygen("/nowhere/ssh-keygen")).id == "TS-PROVENANCE-TOOL"
+    assert judge(directory, verifier).signer == "builder@example"
 
 
 def shuffled(image, chance):

@@ -157,6 +157,20 @@ def test_without_a_registry_it_is_judged_and_described_and_nothing_is_sent(bench
     assert read_built(made.description)[0].manifest_digest == image.digest
 
 
+def test_an_image_that_was_pushed_keeps_its_repository_without_a_registry(bench: Bench) -> None:
+    write(bench.path, files_of(bench.image()))
+    pushed = bench.push()
+    before = pushed.description.read_bytes()
+    again = bench.push(to=False)
+    assert (again.tag, again.repository) == ("", pushed.repository)
+    assert again.description.read_bytes() == before, "so its statement has the same bytes"
+    write(bench.path, files_of(bench.image(gzipped=(0,))))
+    other = bench.push(to=False)
+    assert (other.digest != pushed.digest, other.repository) == (True, "trispark/canary"), "another image was not there"
+    other.description.write_text("no description")
+    assert bench.push(to=False).repository == "trispark/canary"
+
+
 @pytest.mark.parametrize("ends_at", range(11))
 def test_a_push_that_is_cut_off_leaves_no_image_and_the_same_command_goes_on(bench: Bench, ends_at: int) -> None:
     """Three blobs of three calls each, the manifest, and the look at it."""
