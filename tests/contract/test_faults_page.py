@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-
 from fault_page import PAGE, RESULTS, at_a_word, page
 
 ASKED_FOR = {

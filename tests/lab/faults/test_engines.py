@@ -163,7 +163,8 @@ def test_two_nodes_are_each_in_the_way(ready: Any, matrix: Matrix) -> None:
             shell(ready, "spark2", "docker rm -f trispark-engine")
         row.seconds = denied.seconds = ran.seconds
         row.observed = f"{ran.rollback['state']}: TS-AGENT-FOREIGN on spark2, left alone"
-        denied.observed = f"{ran.rollback['state']}, spark0 stopped and repointed; spark1: {shorten(said['spark1'], 90, placeholder=' ...')}"
+        says = shorten(said["spark1"], 90, placeholder=" ...")
+        denied.observed = f"{ran.rollback['state']}, spark0 stopped and repointed; spark1: {says}"
 
 
 @pytest.mark.leaves_stopped
