@@ -16,6 +16,7 @@ from trispark.drift import Drift
 from trispark.errors import TrisparkError
 from trispark.noise_floor import SiteNoise
 from trispark.record_diff import diff_records
+from trispark.records import FIRST_BOOT
 from trispark.trial_metrics import boot_metrics
 from trispark.verdict import BootMetrics, decide
 
@@ -81,7 +82,8 @@ def _no_boot(names: str, name: str, chains: Sequence[Sequence[Record]]) -> Trisp
     """A trial is named as one, with what its boots are asked by."""
     numbered = [record for record in chains[0] if name == str(record["seq"])]
     others = numbered or [record for chain in chains for record in chain if name == record["id"]]
-    observed, remedy = name[:80] or "nothing between two commas", "./trispark records list"
+    observed = name[:80] or "nothing between two commas"
+    remedy = "./trispark records list" if any(chains) else f"there are no boots yet: {FIRST_BOOT}"
     if name and others:
         trial = str(others[0]["id"])
         boots = ", ".join(str(boot["boot_id"]) for boot in others[0].get("boots") or ())

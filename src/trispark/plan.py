@@ -58,6 +58,8 @@ VERDICTS: Final = ("fits", "edge", "unsafe")
 HIDDEN: Final = "(value not shown)"
 KEPT_PLANS: Final = 200
 _ID: Final = re.compile(r"p[0-9a-f]{16}")
+_DIGITS: Final = 10
+"""Of a number that is read as one."""
 AUTOTUNE_KEEP: Final = "DSV41_AUTOTUNE_KEEP"
 _OVERRIDE: Final = "override "
 """How the resolver names the place of an override."""
@@ -702,15 +704,17 @@ def trial_boots(
     return [{"slot": slot, **each} for slot, each in enumerate(boots)]
 
 
-def require_boots(count: int) -> int:
-    """Raises TS-PLAN-BOOTS for a number of counted boots an arm that no trial has."""
-    if count not in BOOTS_PER_ARM:
+def require_boots(count: int | None, given: str = "") -> int:
+    """Raises TS-PLAN-BOOTS for a number of counted boots an arm that no trial has. None is no number, `given` its
+    text.
+    """
+    if count is None or count not in BOOTS_PER_ARM:
         raise TrisparkError(
             "TS-PLAN-BOOTS",
             "a trial has no such number of boots",
             where="boots",
             expected=f"one of {', '.join(map(str, BOOTS_PER_ARM))}, counted boots an arm",
-            observed=str(count)[:80],
+            observed=(given or str(count))[:80],
             remedy="plan 6, or 1 to try the way out",
         )
     return count
@@ -720,7 +724,8 @@ def read_boots(text: str) -> int | None:
     """A number as `-e` gives it; None for an empty one. Raises TS-PLAN-BOOTS."""
     if not text:
         return None
-    return require_boots(int(text) if text.isascii() and text.isdigit() else -1)
+    whole = text.isascii() and text.isdigit() and len(text) < _DIGITS
+    return require_boots(int(text) if whole else None, text)
 
 
 def hours(site: Site, boots: Sequence[Mapping[str, Any]], *, restores: bool) -> dict[str, Any]:

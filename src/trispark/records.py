@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 SCHEMA_FILE: Final = Path(__file__).resolve().parents[2] / "schemas" / "record.schema.json"
 NEAR_IDS: Final = 3
+FIRST_BOOT: Final = "./trispark play stage_a boots the baseline, which leaves the first one"
+"""What to do where there are no records; it works as it is written."""
 DAMAGED_COPY: Final = "move it away; the nodes hold all records, and the next boot fetches what the controller lacks"
 Head = Mapping[str, Any]
 
@@ -269,7 +271,7 @@ class RecordCache:
                 expected="an id or a number of ./trispark records list"
                 + (f", near: {', '.join(near)}" if near else ""),
                 observed=key,
-                remedy="./trispark records list" if records else "there are no records yet: boot something first",
+                remedy="./trispark records list" if records else f"there are no records yet: {FIRST_BOOT}",
             )
         return found[0]
 

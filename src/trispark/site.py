@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -392,16 +392,23 @@ class Site(BaseModel):
         if name == SITE_IMAGE:
             return self.require_engine_image()
         if name not in self.engine_images:
-            lab = self.path.name == LAB
             raise TrisparkError(
                 "TS-PLAN-IMAGE-MISSING",
                 f"the site has no engine image named {name}",
                 where=str(self.path / "group_vars" / "all"),
                 expected=f"site_engine_images: {{{name}: name@sha256:...}}",
                 observed=", ".join(sorted(self.engine_images)) or "no site_engine_images",
-                remedy="run ./trispark lab up" if lab else f"set site_engine_images.{name}, by digest",
+                remedy=self._way_to_image(name),
             )
         return self.engine_images[name]
+
+    def _way_to_image(self, name: str) -> str:
+        """What to do about a name of an engine image that the site has not."""
+        there = f"name one that there is: {', '.join([SITE_IMAGE, *sorted(self.engine_images)])}"
+        if self.path.name == LAB:
+            # `lab up` makes all images of the lab at once, so where there are some it brings no further one.
+            return there if self.engine_images else "run ./trispark lab up"
+        return f"set site_engine_images.{name}, by digest" + (f"; or {there}" if self.engine_images else "")
 
     def require_bench_image(self) -> str:
         """The load client's image by digest. Raises TS-SITE-IMAGES."""
@@ -471,8 +478,11 @@ def _broken_links(site: Site) -> list[str]:
     if not any(node.pair_links for node in site.nodes):
         return []
     broken = []
+    cables: dict[object, str] = {}
     management = {ipaddress.ip_address(node.address): node.name for node in site.nodes}
     by_rank = {node.rank: node for node in site.nodes}
+    if len(by_rank) != len(site.nodes):
+        return []  # a rank given twice is said by itself; of which node a link speaks is not known then
     for node in site.nodes:
         peers = [link.peer for link in node.pair_links]
         if sorted(peers) != [rank for rank in sorted(by_rank) if rank != node.rank]:
@@ -483,6 +493,12 @@ def _broken_links(site: Site) -> list[str]:
             owner = management.get(ipaddress.ip_address(link.local))
             if owner is not None:
                 broken.append(f"{what} needs an address of its own, {link.local} is the node_address of {owner}")
+            elsewhere = cables.setdefault(ipaddress.ip_address(link.local), node.name)
+            if elsewhere != node.name:
+                broken.append(f"{elsewhere} and {node.name} have the same address {link.local} in their pair links")
+            if ipaddress.ip_address(link.local) == ipaddress.ip_address(link.remote):
+                broken.append(f"{what} has one address for both ends, {link.local}")
+                continue
             mirror = next((other for other in by_rank[link.peer].pair_links if other.peer == node.rank), None)
             if mirror is None or (mirror.local, mirror.remote) != (link.remote, link.local):
                 broken.append(f"{what} is not mirrored there")
@@ -539,19 +555,28 @@ class JudgedSite:
     site        with stand-ins for what is wrong by itself; None when too little of it could be read
     wrong       keys of those values (`site_…`, `nodes`)
     problems    what `load_site` raises, all of it
+    configured  what site_configured says, None where its file cannot be read
+    reached_at  {host: ansible_host} of the hosts that have one
     """
 
     site: Site | None
     wrong: frozenset[str]
     problems: tuple[TrisparkError, ...]
+    configured: bool | None
+    reached_at: Mapping[str, str] = field(default_factory=dict)
 
 
 def judge_site(path: Path, stand_ins: Mapping[str, Any]) -> JudgedSite:
     """`stand_ins`: a right value for every `site_` key that a site must have."""
     found: list[TrisparkError] = []
     reader = _read(path, "optional", found.append, _every_problem)
-    if reader is None or reader.unread:
-        return JudgedSite(None, frozenset(), tuple(found))  # what is missing in what was read would be no news
+    if reader is None:
+        return JudgedSite(None, frozenset(), tuple(found), configured=False)
+    configured = reader.configured()
+    if reader.unread:
+        return JudgedSite(
+            None, frozenset(), tuple(found), configured
+        )  # what is missing in what was read would be no news
     data, where = reader.data(), str(reader.directory)
     wrong = wrong_keys(_Unruled, data)
     found += judge_model(_Unruled, data, where, "TS-SITE-SCHEMA")[1]
@@ -561,11 +586,11 @@ def judge_site(path: Path, stand_ins: Mapping[str, Any]) -> JudgedSite:
         wrong |= {"nodes"}
     site, _ = judge_model(_Unruled, patched, where, "TS-SITE-SCHEMA")
     if site is None or not site.nodes:
-        return JudgedSite(None, wrong, tuple(found))
+        return JudgedSite(None, wrong, tuple(found), configured)
     for keys, rule in _RULES:
         if not keys & wrong:
             found += [_broken_rule(text, where) for text in rule(site)]
-    return JudgedSite(site, wrong, tuple(found))
+    return JudgedSite(site, wrong, tuple(found), configured, reader.reached_at)
 
 
 def _broken_rule(text: str, where: str) -> TrisparkError:
@@ -639,8 +664,14 @@ class _Reader:
         self.origin: dict[str, str] = {}
         self.others: dict[str, str] = {}
         self.nodes: list[Node] = []
+        self.reached_at: dict[str, str] = {}
         self.unread = False
         self.hosts_wrong = False
+
+    def configured(self) -> bool | None:
+        """What site_configured says; None where a file that may hold it could not be read."""
+        given = self.keys.get("site_configured")
+        return None if given is None and self.unread else given is True
 
     def data(self) -> dict[str, Any]:
         """What the model of a site takes."""
@@ -693,6 +724,9 @@ class _Reader:
             self._walk(name, group, found, in_group)
         for problem in _shared_hosts({host: found[host] for host in sorted(in_group)}, self.hosts_file):
             self.report(problem)
+        self.reached_at = {
+            host: str(found[host]["ansible_host"]) for host in sorted(in_group) if "ansible_host" in found[host]
+        }
         nodes = [node for host in sorted(in_group) if (node := self._node(host, found[host])) is not None]
         self.nodes = sorted(nodes, key=lambda node: node.rank)
 
@@ -841,7 +875,8 @@ def _no_images(directory: Path, key: str) -> TrisparkError:
     return TrisparkError(
         "TS-SITE-IMAGES",
         "the site has no images yet",
-        where=str(directory / "group_vars" / "all" / "images.yml"),
+        # The lab's own are written by `lab up`, a fleet's stand in the file of the template.
+        where=str(directory / "group_vars" / "all" / ("images.yml" if lab else "site.yml")),
         expected=key,
         observed="nothing",
         remedy="run ./trispark lab up" if lab else f"set {key} there, by digest",

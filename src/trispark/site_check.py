@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from trispark.allowlist import EXTRA_SOURCE, Scope, Support
+from trispark.allowlist import EXTRA_SOURCE, Scope, Support, is_address
 from trispark.bench_plan import client_input
 from trispark.catalog import Catalog, load_catalog
 from trispark.errors import TrisparkError
@@ -19,9 +19,11 @@ from trispark.images.demanded import verifier_of
 from trispark.images.dockerfile import PINNED, parse_dockerfile
 from trispark.images.secret_arguments import secret_arguments
 from trispark.images.signer_files import problems_of
+from trispark.memory_model import load_memory_models, require_memory_model
 from trispark.resolve import extra_value, given_value, node_value, resolve
 from trispark.site import DOCKERFILES, LAB, Site, judge_site
 from trispark.site_files import site_files
+from trispark.site_names import misspelled_keys, same_images
 from trispark.site_time import zone_named
 
 _DOCUMENTATION: Final = tuple(
@@ -33,15 +35,16 @@ _NO_IMAGE: Final = "none@sha256:" + "0" * 64
 
 @dataclass(frozen=True)
 class SiteReport:
-    """`configured`: whether verbs accept the site."""
+    """`configured`: whether verbs accept the site; None where its files cannot be read so far."""
 
     name: str
-    configured: bool
+    configured: bool | None
     problems: tuple[TrisparkError, ...]
 
     def headline(self) -> str:
         """`site: sparks (not configured: verbs refuse it): 2 problems`."""
-        state = "" if self.configured else " (not configured: verbs refuse it)"
+        unknown = " (whether it is configured cannot be read)"
+        state = {True: "", False: " (not configured: verbs refuse it)", None: unknown}[self.configured]
         count = len(self.problems)
         return f"site: {self.name}{state}: {'no problem' if not count else f'{count} problem' + 's' * (count > 1)}"
 
@@ -80,7 +83,9 @@ def check_site(root: Path, name: str) -> SiteReport:
     if judged.site is not None:
         with found.collecting():
             _check(judged.site, judged.wrong, name, load_catalog(root), root, found)
-    configured = name == LAB or (judged.site is not None and judged.site.configured)
+            if name != LAB and judged.configured:
+                _check_ready(judged.site, judged.reached_at, found)
+    configured = name == LAB or judged.configured
     return SiteReport(name, configured, tuple(_relative(problem, root) for problem in found.problems))
 
 
@@ -120,8 +125,14 @@ def _check(site: Site, wrong: frozenset[str], name: str, catalog: Catalog, root:
         with found.collecting():
             for problem in problems_of(verifier):
                 found.add(problem)
-    if name != LAB and site.configured:
-        _check_ready(site, found)
+    for problem in misspelled_keys(site):
+        found.add(problem)
+    if "site_engine_images" not in wrong and "site_engine_image" not in wrong:
+        for problem in same_images(site):
+            found.add(problem)
+    if site.memory_model is not None and "site_memory_model" not in wrong:
+        with found.collecting():
+            require_memory_model(load_memory_models(root), site.memory_model, f"{site.path}: site_memory_model")
     if site.engine in catalog.engines:
         _check_values(site, wrong, catalog, found)
     unknown_engine = site.engine not in catalog.engines and "site_engine" not in wrong
@@ -192,15 +203,16 @@ def _wrong_build(site: Site, found: _Found, expected: str, observed: str, remedy
     )
 
 
-def _check_ready(site: Site, found: _Found) -> None:
+def _check_ready(site: Site, reached_at: Mapping[str, str], found: _Found) -> None:
     """What a site must have before verbs may use it."""
     with found.collecting():
         site.require_engine_image()
     for node in site.nodes:
-        given = {"node_address": node.address}
+        given = {"node_address": node.address, "ansible_host": reached_at.get(node.name, "")}
         given |= {f"node_pair_links, peer {link.peer}": link.local for link in node.pair_links}
         for key, address in given.items():
-            if any(ipaddress.ip_address(address) in network for network in _DOCUMENTATION):
+            # ansible_host may be a name, too.
+            if is_address(address) and any(ipaddress.ip_address(address) in network for network in _DOCUMENTATION):
                 found.add(
                     TrisparkError(
                         "TS-SITE-EXAMPLE",

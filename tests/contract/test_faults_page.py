@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from fault_page import PAGE, RESULTS, page
+import pytest
+from fault_page import PAGE, RESULTS, at_a_word, page
 
 ASKED_FOR = {
     "node killed", "node paused", "SSH refused", "SSH hanging", "one edge of the triangle cut", "controller SIGKILL",
@@ -21,6 +22,20 @@ ASKED_FOR = {
 def test_the_page_is_made_of_the_results() -> None:
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     assert PAGE.read_text(encoding="utf-8") == page(results), "run: python tests/support/fault_page.py"
+
+
+@pytest.mark.parametrize(
+    ("observed", "shown"),
+    [
+        ("killed after 4 s; serves again", "killed after 4 s; serves again"),
+        (f"FAILED: {'word ' * 19}where; mended: it serves", f"FAILED: {'word ' * 19}...; mended: it serves"),
+        (f"FAILED: {'word ' * 17}where; its engine is stopped", f"FAILED: {'word ' * 17}...; its engine is stopped"),
+        (f"FAILED: {'word ' * 19}wher", f"FAILED: {'word ' * 19}wher"),
+    ],
+    ids=["short", "cut at 100", "cut at 90", "99 letters"],
+)
+def test_what_was_cut_ends_with_a_word(observed: str, shown: str) -> None:
+    assert at_a_word(observed) == shown
 
 
 def test_every_fault_has_a_row_and_every_row_passed() -> None:

@@ -1,4 +1,4 @@
-"""What the page for an incident tells a person to type is there and is taken."""
+"""What the pages for an incident and for operations tell a person to type is there and is taken; the first is short."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer.main
 
 from trispark.cli.app import app
 from trispark.play_variables import VARIABLES
+from trispark.rollback import PREVIOUS
 from trispark_node import by_hand
 from trispark_node.cli import VERBS, help_text
 from trispark_node.fields import Fields
@@ -19,7 +20,8 @@ from trispark_node.rollback import RollbackRequest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/incident.md").read_text(encoding="utf-8")
-SPANS = re.findall(r"`([^`]+)`", PAGE)
+OPERATIONS = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+SPANS = re.findall(r"`([^`]+)`", PAGE + OPERATIONS)
 COMMANDS = sorted({span for span in SPANS if span.startswith("./trispark ")})
 BY_HAND = sorted({span for span in SPANS if span.startswith("… ") or "bin/trispark-node " in span})
 GENERATION = "g0123456789abcdef"
@@ -48,6 +50,37 @@ def test_a_command_of_the_page_exists_with_its_options_and_variables(span: str) 
 def test_the_page_has_commands() -> None:
     assert len(COMMANDS) > 10
     assert len(BY_HAND) > 4
+
+
+def test_the_page_is_one_to_read_at_night_and_names_the_site_first() -> None:
+    sections = [line.removeprefix("## ") for line in PAGE.splitlines() if line.startswith("## ")]
+    assert sections == ["By hand on one node", "After a power cut"]
+    assert len(PAGE.split()) < 1000
+    first = next(line for line in PAGE.splitlines()[1:] if line)
+    assert "`export TRISPARK_SITE=NAME`" in first
+    assert "`TS-SITE-AMBIGUOUS`" in PAGE.split("|", 1)[0]
+
+
+def rows() -> dict[str, str]:
+    """{what is seen: what is typed}"""
+    cells = [line.strip("|").split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]
+    return {row[0].strip(): row[1].strip() for row in cells}
+
+
+@pytest.mark.parametrize(
+    ("seen", "typed"),
+    [
+        ("never passed its gates", "`./trispark rollback`"),
+        ("passed its gates, and serves badly", f"--to {PREVIOUS}`"),
+        ("a trial or a campaign runs", "`./trispark rollback`"),
+        ("a Docker Engine hangs", "`./trispark rollback`"),
+        ("`NOT AN IMAGE OF THIS SITE`", "nothing"),
+    ],
+)
+def test_what_is_seen_has_one_row(seen: str, typed: str) -> None:
+    found = [command for what, command in rows().items() if seen in what]
+    assert len(found) == 1
+    assert typed in found[0]
 
 
 @pytest.mark.parametrize("span", BY_HAND)

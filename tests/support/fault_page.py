@@ -9,6 +9,7 @@ DEFAULT.json and FURTHER.json are what the two commands of COMMANDS left in .tri
 from __future__ import annotations
 
 import json
+import re
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,11 @@ COMMANDS = ('pytest tests/lab/faults -m "not slow"', "pytest tests/lab/faults -m
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results" / "faults.json"
 PAGE = ROOT / "docs" / "faults.md"
+CUT = re.compile(r"(?<=: )(?:.{90}|.{100})(?=; mended: |; its engine |$)")
+"""An agent's own words in what was observed, which earlier runs cut after so many letters."""
 HEAD = """# Faults
+
+This page is evidence: what the tests did and saw. The page to act by in an incident is [incident.md](incident.md).
 
 What was done to a fleet of three lab nodes, in which phase, what is promised, and what was seen. Each row is a test in
 [tests/lab/faults](../tests/lab/faults); this page is made from the results of two runs
@@ -37,6 +42,13 @@ the rows before it were gone: one rollback shows it for all of them, and a row p
 """
 
 
+def at_a_word(observed: str) -> str:
+    """What was observed, without the beginning of a word at the end of what was cut."""
+    return CUT.sub(
+        lambda cut: cut[0] if cut[0].endswith(".") else cut[0].rpartition(" ")[0].rstrip(",;:") + " ...", observed
+    )
+
+
 def page(results: dict[str, Any]) -> str:
     """The Markdown of the page."""
     lines = [HEAD.format(commands=COMMANDS, **{key: results[key] for key in ("commit", "date")})]
@@ -44,6 +56,7 @@ def page(results: dict[str, Any]) -> str:
     for row, mark in sorted(rows, key=lambda each: (each[0]["fault"], each[0]["phase"], each[1])):
         seconds = "" if row["seconds"] is None else f"{row['seconds']:.1f}"
         cells = [row[key] for key in ("fault", "injected", "phase", "promised", "observed")]
+        cells[-1] = at_a_word(str(cells[-1]))
         cells += [seconds, "yes" if row["passed"] else "NO", mark]
         lines.append("| " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |\n")
     return "".join(lines)

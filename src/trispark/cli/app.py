@@ -23,7 +23,7 @@ from trispark.cli.images_provenance import images_attest, images_provenance
 from trispark.cli.images_push import images_push
 from trispark.cli.images_verify import images_verify
 from trispark.cli.plan import plan_lines, provenance_note, refusal_line, run_plan
-from trispark.cli.play import PlayCommand, parse_extra, result_json
+from trispark.cli.play import PairsCommand, PlayCommand, parse_extra, result_json
 from trispark.cli.play_site import play_on_site
 from trispark.cli.pytest_command import make_engine_environment, pytest_argv, pytest_environment
 from trispark.cli.records import record_cache
@@ -229,7 +229,7 @@ def quality(
     raise typer.Exit(exit_codes.of_run(result))
 
 
-@app.command()
+@app.command(cls=PairsCommand)
 def plan(
     stage: Annotated[str, typer.Argument(help="Letter of a stage, stage_ and its letter, or confirm.")],
     extra: ExtraOption = None,
@@ -257,7 +257,7 @@ def plan(
         terminal.say(f"note: {provenance}")
     if as_json:
         terminal.json(found)
-    raise typer.Exit(exit_codes.REFUSED if any(each["refusals"] for each in plans) else exit_codes.OK)
+    raise typer.Exit(exit_codes.of_refusals(refusal["id"] for each in plans for refusal in each["refusals"]))
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import textwrap
@@ -25,6 +26,9 @@ READ_ONLY = frozenset(
 
 NO_VERB = ("Not a verb of its own", "Used by the stage playbooks")
 """How the header of a playbook says that it cannot be run by itself."""
+
+_PAIR = re.compile(r"[a-z_]+=.*", re.DOTALL)
+"""A variable with its value, where a stage or playbook is expected; none of these has a `=`."""
 
 RunPlaybook = Callable[..., "RunResult"]
 
@@ -57,7 +61,26 @@ def _hanging(line: str, width: int) -> str:
     return f"  {name}{gap}" + f"\n{indent}".join(wrapped)
 
 
-class PlayCommand(TyperCommand):
+class PairsCommand(TyperCommand):
+    """A verb with `-e NAME=VALUE`; a pair in the place of an argument is told so."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Raises TS-CLI-EXTRA for such a pair, and as Typer does for every other mistake."""
+        before = ["", *args]
+        for option, word in itertools.pairwise(before):
+            if not option.startswith("-") and _PAIR.fullmatch(word):
+                raise TrisparkError(
+                    id="TS-CLI-EXTRA",
+                    what="a variable is given by -e",
+                    where=f"./trispark {ctx.info_name}",
+                    expected=f"-e {word}",
+                    observed=word,
+                    remedy=f"write -e {word}",
+                )
+        return super().parse_args(ctx, args)
+
+
+class PlayCommand(PairsCommand):
     """`play`, whose help lists the playbooks as they are now."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -68,7 +91,10 @@ class PlayCommand(TyperCommand):
 
 
 def parse_extra(pairs: Iterable[str]) -> dict[str, str]:
-    """``-e name=value`` as given: values stay strings, the resolver parses each by its declared type."""
+    """``-e name=value`` as given: values stay strings, the resolver parses each by its declared type.
+
+    Raises TS-CLI-EXTRA for another form, or a name that is given two values.
+    """
     extra: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -80,6 +106,15 @@ def parse_extra(pairs: Iterable[str]) -> dict[str, str]:
                 expected="for example -e feature=wo_a",
                 observed=pair,
                 remedy="write -e name=value",
+            )
+        if extra.get(name, value) != value:
+            raise TrisparkError(
+                id="TS-CLI-EXTRA",
+                what=f"-e {name} is given twice, with different values",
+                where="-e",
+                expected="one value for each name",
+                observed=f"{extra[name]} and {value}",
+                remedy=f"leave one of them, for example -e {name}={value}",
             )
         extra[name] = value
     return extra

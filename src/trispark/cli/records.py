@@ -117,6 +117,8 @@ def export_target(repo: Path, site: str, cache: RecordCache, to: Path | None) ->
     """The file asked for, or one below ``.trispark`` that is named by the newest record."""
     if to is not None:
         return to if to.is_absolute() else Path.cwd() / to
+    from trispark.records import FIRST_BOOT
+
     head = cache.head()
     if head is None:
         raise TrisparkError(
@@ -125,7 +127,7 @@ def export_target(repo: Path, site: str, cache: RecordCache, to: Path | None) ->
             where=str(cache.directory),
             expected="one at least",
             observed="none",
-            remedy="boot something first",
+            remedy=FIRST_BOOT,
         )
     directory = repo / ".trispark" / site / "export"
     directory.mkdir(parents=True, mode=0o700, exist_ok=True)
@@ -150,12 +152,15 @@ def records_list(
     as_json: JsonOption = False,
 ) -> None:
     """All cached records, oldest first."""
+    from trispark.records import FIRST_BOOT
+
     terminal, name = verb.begin(site, changing=False)
     found, chains = summaries(record_cache(verb.REPO, name), verb.REPO, older=older)
     for one in found:
         terminal.say(f"{one['seq']:>5}  {one['id']}  {one['kind'] or '-'}  {one['outcome'] or '-'}  {one['path']}")
     if not found:
-        terminal.say("no records yet" if older or not chains else "no records yet of these nodes")
+        what = "no records yet" if older or not chains else "no records yet of these nodes"
+        terminal.say(f"{what}: {FIRST_BOOT}")
     if chains and not older:
         terminal.say(f"records of nodes that were made anew (--older lists them): {', '.join(chains)}")
     if as_json:

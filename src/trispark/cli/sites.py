@@ -1,4 +1,5 @@
-"""Which site a verb acts on: the lab unless another is named; never a guess where a verb changes things."""
+"""Which site a verb acts on: the one named, else the lab; where a fleet is configured beside it, no verb that changes
+things guesses."""
 
 from __future__ import annotations
 
@@ -75,8 +76,8 @@ def choose_site(repo: Path, named: str | None, *, changing: bool, offline: bool 
             id="TS-SITE-AMBIGUOUS",
             what="this verb changes things and several sites are configured",
             where="inventory/",
-            expected=f"--site or TRISPARK_SITE: {', '.join([LAB, *others])}",
+            expected=f"--site or TRISPARK_SITE: one of {', '.join([LAB, *others])}",
             observed="neither",
-            remedy=f"for example: --site {LAB}",
+            remedy="export TRISPARK_SITE=NAME for all that follows in this shell, or give this command --site NAME",
         )
-    return SiteChoice(LAB, f"site: {LAB} (also configured: {', '.join(others)}; choose with --site)")
+    return SiteChoice(LAB, f"site: {LAB} (also configured: {', '.join(others)}; choose with --site or TRISPARK_SITE)")

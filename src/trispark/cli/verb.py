@@ -17,7 +17,13 @@ from trispark.cli.terminal import Terminal
 REPO = Path(__file__).resolve().parents[3]
 
 SiteOption = Annotated[
-    str | None, typer.Option("--site", envvar="TRISPARK_SITE", help="A directory of inventory/; the lab by default.")
+    str | None,
+    typer.Option(
+        "--site",
+        envvar="TRISPARK_SITE",
+        help="A directory of inventory/. Without it the lab; but with a fleet configured beside the lab, a verb that "
+        "changes something is refused.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 ExtraOption = Annotated[list[str] | None, typer.Option("--extra-vars", "-e", metavar="NAME=VALUE")]

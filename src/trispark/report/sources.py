@@ -200,7 +200,11 @@ def _unknown(key: str, names: Sequence[str], chains: Chains) -> TrisparkError:
         of = boots[0]["requested"].get("trial")
         remedy = f"./trispark report {of}" if of else f"./trispark records show {key} shows that boot"
     else:
-        remedy = "./trispark records list" if known else "there are no trials yet: ./trispark play stage_c runs one"
+        remedy = (
+            "./trispark records list"
+            if known
+            else "there are no trials yet: ./trispark play stage_c -e feature=wo_a runs one"
+        )
     error = TrisparkError(
         "TS-REPORT-UNKNOWN",
         "that is a boot, and reports are of trials and campaigns"

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from textwrap import shorten
 from typing import Any
 
 import pytest
@@ -133,8 +134,10 @@ def test_one_file_system_is_read_only_and_one_docker_engine_is_gone(ready: Any, 
         for name in ("spark0", NODE):
             assert not running(ready.inspect(name)), f"{name} is stopped"
         row.seconds = docker_gone.seconds = ran.seconds
-        row.observed = f"{ran.rollback['state']}: {said[NODE][:90]}; its engine is stopped"
-        docker_gone.observed = f"{ran.rollback['state']} after {ran.seconds:.1f} s: {said[OTHER][:100]}"
+        row.observed = f"{ran.rollback['state']}: {shorten(said[NODE], 90, placeholder=' ...')}; its engine is stopped"
+        docker_gone.observed = (
+            f"{ran.rollback['state']} after {ran.seconds:.1f} s: {shorten(said[OTHER], 100, placeholder=' ...')}"
+        )
 
 
 SHARD_FAULTS = {

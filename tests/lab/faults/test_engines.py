@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from textwrap import shorten
 from typing import Any
 
 import pytest
@@ -162,7 +163,8 @@ def test_two_nodes_are_each_in_the_way(ready: Any, matrix: Matrix) -> None:
             shell(ready, "spark2", "docker rm -f trispark-engine")
         row.seconds = denied.seconds = ran.seconds
         row.observed = f"{ran.rollback['state']}: TS-AGENT-FOREIGN on spark2, left alone"
-        denied.observed = f"{ran.rollback['state']}, spark0 stopped and repointed; spark1: {said['spark1'][:90]}"
+        says = shorten(said["spark1"], 90, placeholder=" ...")
+        denied.observed = f"{ran.rollback['state']}, spark0 stopped and repointed; spark1: {says}"
 
 
 @pytest.mark.leaves_stopped

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import Any
 
 import pytest
@@ -244,7 +245,8 @@ def test_a_docker_engine_does_not_answer(ready: Any, matrix: Matrix, fault: Node
             assert GONE in ran.output
             require_stopped(ready, *OTHERS)
             row.seconds = ran.seconds
-            row.observed = f"{ran.rollback['state']} after {ran.seconds:.1f} s: {ran.rollback['nodes'][GONE][:100]}"
+            says = shorten(ran.rollback["nodes"][GONE], 100, placeholder=" ...")
+            row.observed = f"{ran.rollback['state']} after {ran.seconds:.1f} s: {says}"
             assert ran.seconds <= NEVER_OVER_S * ready.patience
         finally:
             fault.mend_it(ready)

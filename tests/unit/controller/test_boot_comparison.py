@@ -120,6 +120,12 @@ def test_what_is_no_boot_is_refused(records: list[Record], names: str) -> None:
     assert refused.value.id == "TS-COMPARE-BOOT"
 
 
+def test_without_any_boot_the_line_says_how_to_begin() -> None:
+    with pytest.raises(TrisparkError) as refused:
+        choose_boots("1", [])
+    assert "./trispark play stage_a" in refused.value.remedy
+
+
 def test_json_form_holds_every_metric(arms: tuple[list[Record], list[Record]]) -> None:
     found: BootComparison = compare_boots(*arms)
     assert set(found.as_dict()["metrics"]) == set(found.metrics) >= {RATE, "c4.agg_tps", "c1-prose.step_s"}

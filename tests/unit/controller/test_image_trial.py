@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,14 @@ def test_a_site_without_that_image_is_refused_and_told_what_to_set(site: Site, c
     assert fleet.engine_images == {}
     error = refused(lambda: resolve_arms(fleet, catalog, "canary_image", None, REPOSITORY))
     assert (error.id, error.remedy) == ("TS-PLAN-IMAGE-MISSING", "set site_engine_images.canary, by digest")
+    digest = "example/x@sha256:" + "1" * 64
+    for there, remedy in (
+        (site, "name one that there is: site, canary"),
+        (fleet, "set site_engine_images.canry, by digest; or name one that there is: site, canary"),
+    ):
+        held = there.model_copy(update={"engine_images": {"canary": digest}})
+        error = refused(partial(held.image_named, "canry"))
+        assert (error.id, error.remedy) == ("TS-PLAN-IMAGE-MISSING", remedy)
 
 
 @pytest.mark.parametrize("repository", ["registry:5000/trispark/lab-engine", "registry:5000/other"])

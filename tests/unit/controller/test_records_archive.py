@@ -148,6 +148,7 @@ def test_in_an_empty_cache_nothing_is_near(tmp_path: Path) -> None:
         RecordCache(tmp_path).show("b1")
     assert "near" not in caught.value.expected
     assert "no records yet" in caught.value.remedy
+    assert "./trispark play stage_a" in caught.value.remedy
 
 
 def test_a_record_of_a_wrong_shape_is_named_by_verify(cache: RecordCache) -> None:

@@ -81,7 +81,7 @@ def test_a_name_that_nothing_has_is_refused_with_what_is_near(
 
 
 def test_a_site_without_records_says_how_to_begin(tmp_path: Path) -> None:
-    with pytest.raises(TrisparkError, match="there are no trials yet"):
+    with pytest.raises(TrisparkError, match=r"there are no trials yet: ./trispark play stage_c -e feature=wo_a "):
         find(tmp_path, "lab", RecordCache(tmp_path / "none"), "t1")
 
 

@@ -242,6 +242,7 @@ def test_a_configured_site_needs_an_image_and_addresses_of_its_own(root: Path, f
             "TS-TIME-ZONE",
         ),
         (("site_engine: sglang", "site_engine: vllm"), "vllm"),
+        (("site_memory_model: gb10", "site_memory_model: gb11"), "TS-BUDGET-MODEL"),
     ],
 )
 def test_wrong_values_of_a_site_are_named(root: Path, fleet: Path, replacement: tuple[str, str], named: str) -> None:
@@ -261,11 +262,94 @@ def test_wrong_values_of_a_site_are_named(root: Path, fleet: Path, replacement: 
         (("node_gid_index: 3", "node_engram_dir: srv/x"), "node_engram_dir"),
         (("node_gid_index: 3", "node_engram_dir: /srv/models/DeepSeek-V4.1-Flash"), "spark-a must differ"),
         (("node_gid_index: 3", "node_colour: red"), "node_colour"),
+        (("ansible_host: 192.0.2.11", "ansible_hsot: 192.0.2.11"), "ansible_hsot is no variable of Ansible"),
+        (
+            ("local: 198.51.100.5, remote: 198.51.100.6", "local: 198.51.100.1, remote: 198.51.100.6"),
+            "spark-a and spark-b have the same address 198.51.100.1",
+        ),
+        (
+            ("local: 198.51.100.1, remote: 198.51.100.2", "local: 198.51.100.1, remote: 198.51.100.1"),
+            "the pair link of spark-a to rank 1 has one address for both ends, 198.51.100.1",
+        ),
     ],
 )
 def test_wrong_values_of_a_node_are_named(root: Path, fleet: Path, replacement: tuple[str, str], named: str) -> None:
     change(fleet / "hosts.yml", replacement)
     assert named in "\n".join(map(str, check_site(root, "fleet").problems))
+
+
+SITE_DIGEST = "3dbc313030a6ef2c5d7de8ecf48e9aece722694a82182cb618cc82b588816349"
+OTHER_DIGEST = "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("images", "named"),
+    [
+        ({"canary": f"example/x@sha256:{OTHER_DIGEST}"}, []),
+        ({"canary": f"example/x@sha256:{SITE_DIGEST}"}, ["the images site and canary are one"]),
+        (
+            {"b": f"example/x@sha256:{OTHER_DIGEST}", "a": f"elsewhere/y@sha256:{OTHER_DIGEST}"},
+            ["the images a and b are one"],
+        ),
+    ],
+    ids=["other", "the site's own", "twice"],
+)
+def test_two_names_for_one_image_are_found(root: Path, fleet: Path, images: dict[str, str], named: list[str]) -> None:
+    change(fleet / SITE_YML, ("site_engine_images: {}", f"site_engine_images: {images}"))
+    report = check_site(root, "fleet")
+    assert [problem.what for problem in report.problems] == named
+    assert set(ids(report)) <= {"TS-PLAN-IMAGE-SAME"}
+
+
+@pytest.mark.parametrize("key", ["ansible_host", "ansible_become_user", "rack", "my_host", "ansible_facts_modules"])
+def test_a_variable_of_ansible_or_of_ones_own_is_let_through(root: Path, fleet: Path, key: str) -> None:
+    change(fleet / "group_vars/sparks/ansible.yml", ("ansible_user:", f"{key}: x\nansible_user:"))
+    assert check_site(root, "fleet").problems == ()
+
+
+def test_where_ansible_reaches_a_configured_node_is_no_example(root: Path, fleet: Path) -> None:
+    change(fleet / SITE_YML, ("site_configured: false", "site_configured: true"))
+    change(fleet / "hosts.yml", ("198.51.100.", "10.2.0."), ("node_address: 192.0.2.", "node_address: 10.1.0."))
+    change(fleet / "hosts.yml", ("ansible_host: 192.0.2.10", "ansible_host: spark-a.example"))
+    found = [(problem.id, problem.expected, problem.observed) for problem in check_site(root, "fleet").problems]
+    expected = "your own address in ansible_host"
+    assert found == [("TS-SITE-EXAMPLE", expected, "192.0.2.11"), ("TS-SITE-EXAMPLE", expected, "192.0.2.12")]
+
+
+def test_a_rank_given_twice_is_one_line(root: Path, fleet: Path) -> None:
+    change(fleet / "hosts.yml", ("node_rank: 2", "node_rank: 1"))
+    (problem,) = check_site(root, "fleet").problems
+    assert "the hosts need ranks 0 to 2 once each, not [0, 1, 1]" in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("file", "replacement", "headline"),
+    [
+        ("hosts.yml", ("[rocep1s0f0, rocep1s0f1]", "rocep1s0f0"), "site: fleet: "),
+        ("hosts.yml", ("sparks:", "sparks: ["), "site: fleet: "),
+        (
+            SITE_YML,
+            ("site_engine: sglang", "site_engine: ["),
+            "site: fleet (whether it is configured cannot be read): ",
+        ),
+    ],
+    ids=["wrong value", "broken hosts", "broken site file"],
+)
+def test_a_mistake_does_not_make_a_site_unconfigured(
+    root: Path, fleet: Path, file: str, replacement: tuple[str, str], headline: str
+) -> None:
+    change(fleet / SITE_YML, ("site_configured: false", "site_configured: true"))
+    change(fleet / file, replacement)
+    report = check_site(root, "fleet")
+    assert report.headline().startswith(headline)
+    assert report.problems
+
+
+def test_the_missing_image_of_a_fleet_is_looked_for_in_its_own_file(root: Path, fleet: Path) -> None:
+    change(fleet / SITE_YML, ("site_configured: false", "site_configured: true"), ("site_engine_image:", "# was"))
+    change(fleet / "hosts.yml", ("192.0.2.", "10.1.0."), ("198.51.100.", "10.2.0."))
+    (problem,) = check_site(root, "fleet").problems
+    assert (problem.id, problem.where) == ("TS-SITE-IMAGES", "inventory/fleet/group_vars/all/site.yml")
 
 
 def test_links_are_described_for_all_nodes_or_none(root: Path, fleet: Path) -> None:

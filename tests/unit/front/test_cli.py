@@ -67,6 +67,7 @@ def result(
 
 
 FAILED = FailedEvent("spark0", "T", "TS-A-B: no")
+UNKNOWN = FailedEvent("localhost", "T", "TS-FEATURE-UNKNOWN: no")
 PLAIN_FAILED = FailedEvent("spark0", "T", "no")
 
 
@@ -77,6 +78,9 @@ PLAIN_FAILED = FailedEvent("spark0", "T", "no")
         pytest.param(result(status="failed", failures=(FAILED,), changed=True), 1, id="failed-after-a-change"),
         pytest.param(result(status="failed", failures=(PLAIN_FAILED,)), 1, id="failed-without-an-id"),
         pytest.param(result(status="failed", failures=(FAILED,)), 3, id="refused"),
+        pytest.param(result(status="failed", failures=(UNKNOWN,)), 2, id="a-name-that-there-is-not"),
+        pytest.param(result(status="failed", failures=(UNKNOWN, FAILED)), 3, id="refused-for-more-than-a-name"),
+        pytest.param(result(status="failed", failures=(UNKNOWN,), changed=True), 1, id="name-after-a-change"),
         pytest.param(result(status="failed", failures=(FAILED,), unreachable=("spark1",)), 4, id="unreachable"),
         pytest.param(result(status="interrupted", changed=True), 130, id="interrupted"),
     ],
@@ -136,6 +140,15 @@ def test_extra_that_is_no_pair_is_a_usage_error(pair: str) -> None:
     with pytest.raises(TrisparkError) as refused:
         parse_extra([pair])
     assert exit_codes.of_error(refused.value) == exit_codes.USAGE
+
+
+@pytest.mark.parametrize(("pairs", "taken"), [(["a=1", "a=1"], True), (["a=1", "b=1"], True), (["a=1", "a=2"], False)])
+def test_one_variable_has_one_value(pairs: list[str], taken: bool) -> None:
+    if taken:
+        assert parse_extra(pairs)["a"] == "1"
+        return
+    with pytest.raises(TrisparkError, match=r"a is given twice, with different values.*observed: 1 and 2"):
+        parse_extra(pairs)
 
 
 def test_extra_values_stay_text() -> None:
@@ -211,9 +224,17 @@ def test_changing_verb_refuses_to_guess_before_it_plays(
     status, _, err = run_cli("play", "rollback", playbooks=playbooks)
     assert (status, playbooks.played) == (3, [])
     assert err.startswith("trispark: TS-SITE-AMBIGUOUS")
+    assert "; do: export TRISPARK_SITE=NAME " in err, "not the lab for an example: it is what was not meant"
     assert run_cli("play", "rollback", "--site", "sparks", playbooks=playbooks)[1][0] == "site: sparks"
     assert playbooks.played == [("rollback", "sparks", {})]
     assert run_cli("play", "rollback", "--check", playbooks=playbooks)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["rollback", "recover", "status", "play", "plan"])
+def test_help_says_when_the_lab_is_no_default(run_cli: Callable[..., tuple[int, list[str], str]], name: str) -> None:
+    shown = " ".join(" ".join(line.strip(" │") for line in run_cli(name, "--help")[1]).split())
+    assert "TRISPARK_SITE" in shown
+    assert "with a fleet configured" in shown
 
 
 def test_lab_playbooks_never_leave_the_lab(

@@ -149,7 +149,7 @@ def test_a_sweep_is_shown_value_by_value(root: Path, tmp_path: Path) -> None:
     one = json.loads(ask(copy, "plan", "c", "-e", "feature=a_sweep", "-e", "value=3", "--json")[1][-1])
     assert one == plans[1]
     status, _, err = ask(copy, "plan", "c", "-e", "feature=a_sweep", "-e", "value=9")
-    assert (status, err.split(": ")[1]) == (exit_codes.REFUSED, "TS-FEATURE-VALUE")
+    assert (status, err.split(": ")[1]) == (exit_codes.USAGE, "TS-FEATURE-VALUE")
 
 
 def change_features(root: Path, edit: Callable[[dict[str, Any]], object]) -> None:
@@ -163,18 +163,25 @@ def change_features(root: Path, edit: Callable[[dict[str, Any]], object]) -> Non
     ("arguments", "status", "named"),
     [
         (["plan"], 2, ""),
-        (["plan", "c"], 3, "TS-FEATURE-MISSING"),
-        (["plan", "x"], 3, "TS-STAGE-UNKNOWN"),
+        (["plan", "c"], 2, "TS-FEATURE-MISSING"),
+        (["plan", "x"], 2, "TS-STAGE-UNKNOWN"),
         (["plan", "c", "-e", "feature"], 2, "TS-CLI-EXTRA"),
         (["plan", "c", "-e", "colour=red"], 2, "TS-CLI-EXTRA"),
-        (["plan", "c", "-e", "feature=nope"], 3, "TS-FEATURE-UNKNOWN"),
+        (["plan", "c", "-e", "feature=wo_a", "-e", "feature=engram_prefetch"], 2, "TS-CLI-EXTRA"),
+        (["plan", "stage_c", "feature=wo_a"], 2, "write -e feature=wo_a"),
+        (["plan", "stage_c", "-e", "feature=wo_a", "boots=6"], 2, "write -e boots=6"),
+        (["play", "stage_c", "feature=wo_a"], 2, "write -e feature=wo_a"),
+        (["plan", "c", "-e", "feature=nope"], 2, "TS-FEATURE-UNKNOWN"),
         (["plan", "d", "-e", "feature=wo_a"], 3, "TS-FEATURE-STAGE"),
         (["plan", "c", "-e", "EP_SIZE=1"], 3, "TS-PLAN-PLACE"),
         (["plan", "c", "-e", "feature=wo_a", "--set", "EP_SIZE"], 2, "TS-CLI-SET"),
         (["plan", "c", "-e", "feature=wo_a", "--set", "=1"], 2, "TS-CLI-SET"),
         (["plan", "c", "-e", "feature=wo_a", "--set", "A=1", "--set", "A=2"], 2, "TS-CLI-SET"),
         (["plan", "c", "--site", "nope"], 2, "TS-SITE-UNKNOWN"),
-        (["features", "--stage", "x"], 3, "TS-STAGE-UNKNOWN"),
+        (["features", "--stage", "x"], 2, "TS-STAGE-UNKNOWN"),
+        (["report", "x"], 2, "TS-REPORT-UNKNOWN"),
+        (["report", "x", "--format", "pdf"], 2, "TS-REPORT-FORMAT"),
+        (["compare", "a", "b"], 2, "TS-COMPARE-BOOT"),
         (["records", "diff", "1", "2"], 2, "TS-RECORD-UNKNOWN"),
         (["records", "replay", "1"], 2, "TS-RECORD-UNKNOWN"),
         (["records", "show", "1"], 2, "TS-RECORD-UNKNOWN"),
@@ -521,7 +528,7 @@ def test_a_value_that_is_not_offered_has_its_reason_and_the_nearest_one(
     root: Path, value: str, observed: str, remedy: str
 ) -> None:
     status, _, err = ask(root, "plan", "b", "-e", "feature=block_size", "-e", f"value={value}")
-    assert status == exit_codes.REFUSED
+    assert status == exit_codes.USAGE
     assert f"; observed: {observed}" in err
     assert err.endswith(f"; do: {remedy}\n")
 
@@ -798,8 +805,13 @@ def test_a_plan_shows_how_it_is_decided(root: Path) -> None:
     assert decision[3] == "c1-prose.engram_wait_us_per_lookup must go lower"
     short = ask(root, "plan", "c", "-e", "feature=wo_a", "-e", "boots=1")[1]
     assert [line for line in short if "none, too few boots; order AB" in line]
-    status, _, err = ask(root, "plan", "c", "-e", "feature=wo_a", "-e", "boots=5")
-    assert (status, err.split(":")[1]) == (exit_codes.REFUSED, " TS-PLAN-BOOTS")
+
+
+@pytest.mark.parametrize("given", ["5", "six", "1.5", "-1", "9" * 5000])
+def test_a_number_of_boots_that_no_trial_has_is_shown_as_it_was_given(root: Path, given: str) -> None:
+    status, _, err = ask(root, "plan", "c", "-e", "feature=wo_a", "-e", f"boots={given}")
+    assert (status, err.split(":")[1]) == (exit_codes.USAGE, " TS-PLAN-BOOTS")
+    assert f"; observed: {given[:80]}; " in err
 
 
 def test_a_confirmation_of_nothing_is_refused(root: Path) -> None:
