@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from trispark.controller_action import ControllerAction
+from trispark.errors import TrisparkError
 from trispark.share import published, share_lines, share_requests
 from trispark.site import load_site
 
@@ -19,11 +20,17 @@ class ActionModule(ControllerAction):
         "site_variables": {"type": "dict", "default": {}},
         "read": {"type": "dict", "default": {}},
         "verified": {"type": "dict", "default": {}},
+        "tolerant": {"type": "bool", "default": False},
     }
 
     def work(self, given: dict[str, Any]) -> dict[str, Any]:
-        site = load_site(Path(given["root"]).resolve() / "inventory" / given["site"], images="optional")
-        site.refuse_other_values(given["site_variables"])
+        try:
+            site = load_site(Path(given["root"]).resolve() / "inventory" / given["site"], images="optional")
+            site.refuse_other_values(given["site_variables"])
+        except TrisparkError as error:
+            if not given["tolerant"]:
+                raise
+            return {"changed": False, "shares": {}, "lines": [], "warnings": [f"the share is not verified: {error}"]}
         return {
             "changed": False,
             "kind": site.checkpoint_share.kind,

@@ -30,6 +30,10 @@ options:
     description: Answers of the action C(verify) by node.
     type: dict
     default: {}
+  tolerant:
+    description: Whether a site that cannot be read is a warning, and RV(shares) empty; for the way back.
+    type: bool
+    default: false
 attributes:
   check_mode:
     support: full

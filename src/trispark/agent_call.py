@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from trispark.agent_deadline import LATE_STATUS, CallBound, Late, ended_after, of_call
+from trispark.agent_deadline import LATE_STATUS, STEPS, CallBound, Late, ended_after, of_call
 from trispark.errors import ID_PATTERN, TrisparkError
 from trispark.fleet_lock import TAKE, held_by_the_dead, owner, take
 from trispark_node import NODE_ROOT, PROTOCOL
@@ -60,6 +60,7 @@ def _call(
     action: Action, verb: str, request: Mapping[str, Any], agent: str, check: bool, within_s: float | None
 ) -> dict[str, Any]:
     # Each call, a reading one too, is heard of by the fleet lock. Check mode takes nothing.
+    named = f"{verb} ({', '.join(each['verb'] for each in request[STEPS])})" if verb == STEPS else verb
     body = {"owner": owner(), **request, "protocol": PROTOCOL}
     if check:
         body = {**request, "protocol": PROTOCOL, "check": True}
@@ -70,10 +71,10 @@ def _call(
         with ended_after(bound.whole_s):
             done = action._low_level_execute_command(command, sudoable=True, in_data=json.dumps(body).encode())
     except Late:
-        return failed(_late(verb, agent, bound, "none; whether it still runs is not known").as_dict())
+        return failed(_late(named, agent, bound, "none; whether it still runs is not known").as_dict())
     rc = int(done["rc"])
     if rc in LATE_STATUS and time.monotonic() - began >= bound.node_s:
-        return failed(_late(verb, agent, bound, f"none; it was ended there (exit {rc})").as_dict())
+        return failed(_late(named, agent, bound, f"none; it was ended there (exit {rc})").as_dict())
     return result_of(verb, agent, rc, str(done["stdout"]), str(done["stderr"]))
 
 

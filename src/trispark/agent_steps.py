@@ -36,6 +36,7 @@ def as_one(result: dict[str, Any]) -> dict[str, Any]:
     answers = list((result.get("answer") or {}).get("answers") or [])
     found = {**result, "answers": {str(each["verb"]): {"ok": True, **each} for each in answers}}
     if result.get("failed") or not answers:
+        found["changed"] = any(each.get("changed", False) for each in answers)
         return found
     found["answer"] = {"ok": True, **answers[-1]}
     diffs = [each["diff"] for each in answers if each.get("diff")]

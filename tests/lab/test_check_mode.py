@@ -142,6 +142,7 @@ WOULD = {
     "boot of a feature": ({"feature": "wo_a"}, "would be staged and become current", None),
     "stage_c": ({"feature": "wo_a"}, "would be booted", None),
     "stop": ({}, "-engine trispark-engine running", dict.fromkeys(("spark0", "spark1", "spark2"), 1)),
+    "rollback": ({}, "the last good generation", None),
     "promote": ({"revert": "true"}, "", dict.fromkeys(("localhost", "spark0", "spark1", "spark2"), 0)),
     "share": ({}, "", dict.fromkeys(("localhost", "spark0", "spark1", "spark2"), 0)),
     "adopt": ({}, "", dict.fromkeys(("localhost", "spark0", "spark1", "spark2"), 0)),

@@ -16,6 +16,7 @@ from trispark.images.chain import provenance_of
 from trispark.images.demanded import provenance_directory
 from trispark.images.parity import Compared, compare, differ, libraries, trees
 from trispark.images.site_images import SiteImages, digest_of
+from trispark_node.image_name import is_among
 
 Answer = Mapping[str, Any]
 NOTHING_RUNS: Final = "nothing runs"
@@ -163,7 +164,7 @@ def _manifest(seen: Mapping[int, Answer], names: Mapping[int, str]) -> Step:
     problems = {}
     for rank, each in seen.items():
         reference, digests = str(_image(each).get("reference")), list(_image(each).get("digests") or ())
-        values[rank] = reference.partition("@")[2] if reference in digests else None
+        values[rank] = reference.partition("@")[2] if is_among(reference, digests) else None
         if values[rank] is None:
             problems[rank] = f"the image on this node is {', '.join(digests) or 'not there by any digest'}"
     return _step("manifest_digest", values, names, problems)

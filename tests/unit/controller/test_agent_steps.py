@@ -71,6 +71,13 @@ def test_the_failure_is_the_steps_own_and_says_what_was_done_before_it(agent: Ag
     result = in_steps(agent, [step("fence", {"epoch": 2}), step("fence", {"epoch": 1}), step("version")])
     assert (result["failed"], result["check_id"], result["answer"]["ok"]) == (True, "TS-AGENT-EPOCH", False)
     assert list(result["answers"]) == ["fence"]
+    assert result["changed"], "a step before it did"
+
+
+def test_a_first_step_that_fails_has_changed_nothing(agent: Agent) -> None:
+    in_steps(agent, [step("fence", {"epoch": 2})])
+    result = in_steps(agent, [step("fence", {"epoch": 1}), step("fence", {"epoch": 3})])
+    assert (result["failed"], result["changed"], result["answers"]) == (True, False, {})
 
 
 def test_a_node_without_an_answer_has_none(agent: Agent) -> None:

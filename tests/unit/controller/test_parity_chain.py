@@ -300,3 +300,15 @@ def test_a_signer_s_line_feed_makes_no_line_of_its_own(answers: dict[str, Any], 
     fact = {**FACT, "signer": "x\nprovenance  signed by builder@example"}
     found["image"]["provenance"] = {"verified": True, "fact": fact, "problem": None}
     assert all("\n" not in line for line in lines(found))
+
+
+def test_an_image_of_dockers_own_registry_is_what_docker_lists_it_as(answers: dict[str, Any]) -> None:
+    digest = str(answers["spark0"]["image"]["reference"]).partition("@")[2]
+    written, listed = f"docker.io/lmsysorg/sglang@{digest}", f"lmsysorg/sglang@{digest}"
+    for answer in answers.values():
+        answer["image"].update(reference=written, digests=[listed])
+        answer["running"].update(image_ref=written, image_digests=[listed])
+    found = made(answers, written)
+    assert (found["equal"], odd(found)) == (True, set())
+    step = next(each for each in found["steps"] if each["step"] == "manifest_digest")
+    assert set(step["values"].values()) == {digest}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -130,3 +131,26 @@ def test_what_was_compared_is_said(directory) -> None:
     ]
     assert published(shared, read, {"spark1": answer})["verified"] == ["spark1"]
     assert share_lines(shared, {}, {}) == []
+
+
+def action(root: Path, **given: object) -> dict[str, object]:
+    path = REPO / "plugins/action/trispark_share.py"
+    spec = importlib.util.spec_from_file_location("trispark_share_action", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    defaults = {"site_variables": {}, "read": {}, "verified": {}, "tolerant": False}
+    found: dict[str, object] = module.ActionModule.work(None, {"root": str(root), "site": "lab", **defaults, **given})
+    return found
+
+
+def test_the_way_back_goes_on_without_a_site_that_can_be_read(directory: Path) -> None:
+    """Every rank has been stopped by then; whoever else asks is refused."""
+    assert set(action(directory, tolerant=True)["shares"]) == {"spark0", "spark1", "spark2"}  # type: ignore[call-overload]
+    (directory / "inventory/lab/hosts.yml").write_text("sparks: [\n")
+    with pytest.raises(TrisparkError) as refused:
+        action(directory)
+    found = action(directory, tolerant=True)
+    assert (found["shares"], found["changed"]) == ({}, False)
+    assert found["warnings"] == [f"the share is not verified: {refused.value}"]
