@@ -35,7 +35,8 @@ class ActionModule(ControllerAction):
         root = Path(given["root"]).resolve()
         statuses = {node: _answer(result) for node, result in given["results"].items()}
         silent = {node: _why(result) for node, result in given["results"].items() if statuses[node] is None}
-        target = choose(statuses, given["to"], baseline_id(root, given["site"], statuses), silent)
+        baseline, unknown = baseline_id(root, given["site"], statuses)
+        target = choose(statuses, given["to"], baseline, silent, unknown)
         answers = {node: status for node, status in statuses.items() if status}
         # A node that is late with its state may still be able to stop; one that cannot be reached is left out.
         late = {node for node in target.missing if not given["results"][node].get("unreachable")}
@@ -67,14 +68,14 @@ def _why(result: dict[str, Any]) -> str:
     return " ".join(str(result.get("msg") or "no answer").split())[:300]
 
 
-def baseline_id(root: Path, site: str, statuses: dict[str, Any]) -> str | None:
-    """The id of the site's baseline; None when tree or nodes cannot tell, which must not stop a rollback."""
+def baseline_id(root: Path, site: str, statuses: dict[str, Any]) -> tuple[str | None, str]:
+    """The id of the site's baseline; None and why when tree or nodes cannot tell, which must not stop a rollback."""
     try:
         project = Project.load(root, site)
         promoted = settings_of(on_nodes({node: status for node, status in statuses.items() if status}), project.catalog)
-        return resolve(project.site, project.catalog, None, None, root, promoted=promoted).id
-    except TrisparkError:
-        return None
+        return resolve(project.site, project.catalog, None, None, root, promoted=promoted).id, ""
+    except TrisparkError as error:
+        return None, str(error)
 
 
 def boot_seconds(root: Path, site: str) -> float | None:

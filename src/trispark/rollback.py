@@ -38,12 +38,13 @@ def choose(
     to: str,
     baseline: str | None,
     silent: Mapping[str, str] | None = None,
+    unknown: str = "",
 ) -> Target:
     """The target of a rollback.
 
     `to` empty or `good`: the newest generation that passed its gates outside a trial on all nodes, else `baseline`;
     `baseline`: the site's; `previous`: the good one before the current; else a generation's id or its beginning.
-    `silent` says why a node has no answer.
+    `silent` says why a node has no answer, `unknown` why there is no baseline.
 
     Only what is whole on every node that answers, and could be started there, can be a target. A good one that is not
     is passed over and named: whoever rolls back wants an engine that serves, and the next good one passes the same
@@ -64,7 +65,7 @@ def choose(
         )
     currents = {status["current"] for status in answers.values()}
     current = currents.pop() if len(currents) == 1 else None
-    wanted = _meant(to, answers, baseline)
+    wanted = _meant(to, answers, baseline, unknown)
     good = [generation for generation in reversed(_good(answers)) if to != PREVIOUS or generation != current]
     flaws = {generation: _flaws(answers, generation) for generation in (*good, *filter(None, (wanted, baseline)))}
     whole = [generation for generation in good if not flaws[generation]]
@@ -89,16 +90,18 @@ def choose(
         )
     if baseline is not None:
         passed.append(f"the baseline {baseline}, {flaws[baseline]}")
+    elif unknown:
+        passed.append(f"the baseline, whose id cannot be told: {unknown}")
     raise _no_target("not every node holds a good generation or the baseline whole", "; ".join(passed), [])
 
 
-def _meant(to: str, answers: Mapping[str, Mapping[str, Any]], baseline: str | None) -> str | None:
+def _meant(to: str, answers: Mapping[str, Mapping[str, Any]], baseline: str | None, unknown: str) -> str | None:
     """The one generation that was asked for; None for a choice among the good ones."""
     if to in ("", GOOD, PREVIOUS):
         return None
     if to == BASELINE:
         if baseline is None:
-            raise _no_target("the baseline's id cannot be told from this tree and the nodes", "none", [])
+            raise _no_target("the baseline's id cannot be told from this tree and the nodes", unknown, [])
         return baseline
     held = sorted({generation for status in answers.values() for generation in status["generations"]})
     found = [generation for generation in held if generation.startswith(to)] if len(to) >= _SHORTEST_ID else []

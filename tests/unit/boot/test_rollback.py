@@ -165,3 +165,12 @@ def test_two_lines_say_what_will_happen(engines, boot_s, second) -> None:
     statuses = fleet(*[{**state, "engine": {"state": "running"} if rank < engines else None} for rank in range(3)])
     target = choose(statuses, "", None)
     assert plan_lines(target, statuses, 4.0, boot_s) == ["from g2 to g1: the last good generation", second]
+
+
+@pytest.mark.parametrize(("to", "held"), [("baseline", ["g1"]), ("", [])])
+def test_why_the_baseline_is_not_known_is_said_where_it_would_be_the_target(to, held) -> None:
+    statuses = fleet(*[node("g1", ["g1"], held)] * 3)
+    with pytest.raises(TrisparkError) as caught:
+        choose(statuses, to, None, None, "TS-SITE-SCHEMA: hosts.yml cannot be read")
+    assert caught.value.id == "TS-ROLLBACK-TARGET"
+    assert "TS-SITE-SCHEMA: hosts.yml cannot be read" in caught.value.observed
