@@ -75,7 +75,6 @@ REFUSED_IDS: Final = frozenset(
         "TS-IMAGES-DISK",
         "TS-IMAGES-HAND",
         "TS-IMAGES-LINT",
-        "TS-IMAGES-LOGIN",
         "TS-IMAGES-NOT-FOUND",
         "TS-IMAGES-OTHER",
         "TS-IMAGES-OUT",

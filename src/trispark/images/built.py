@@ -129,7 +129,8 @@ class _File(Strict):
 def read_built(path: Path) -> tuple[BuiltImage, tuple[Path, ...] | ArchivedLayers]:
     """A description that `write_built` left, and the tars of the image's layers, lowest first.
 
-    Raises TS-PROVENANCE-BUILT, and TS-IMAGES-SECRET: what is read here goes into a statement.
+    Raises TS-PROVENANCE-BUILT where there is none, TS-PROVENANCE-DAMAGED, and TS-IMAGES-SECRET: what is read here
+    goes into a statement.
     """
     try:
         data = read_json(path, MOST_BYTES)
@@ -144,14 +145,14 @@ def read_built(path: Path) -> tuple[BuiltImage, tuple[Path, ...] | ArchivedLayer
         ) from None
     except (OSError, ValueError) as error:
         raise TrisparkError(
-            "TS-PROVENANCE-BUILT",
+            "TS-PROVENANCE-DAMAGED",
             "the description of an image cannot be read",
             where=str(path),
             expected="what its build left there",
             observed=str(error)[:200],
             remedy="build the image again",
         ) from None
-    found = check_model(_File, data, str(path), "TS-PROVENANCE-BUILT")
+    found = check_model(_File, data, str(path), "TS-PROVENANCE-DAMAGED")
     require_no_secrets(found.image.arguments, str(path))
     fields = found.image.model_dump()
     fields["dependencies"] = tuple(Dependency(**each) for each in fields["dependencies"])

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import socket
 import ssl
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
@@ -19,6 +16,7 @@ from trispark.images.byte_progress import ByteProgress
 from trispark.images.oci import DOCKER_MANIFEST_TYPE, MANIFEST_TYPE, Descriptor, OciImage
 from trispark.images.registry_address import is_local, split_address
 from trispark.images.registry_login import Authorization, Login
+from trispark.images.timed_connection import PlainConnection, TlsConnection, ends_within
 
 CALL_TIMEOUT_S: Final = 60.0
 """Of one wait for the peer."""
@@ -29,7 +27,6 @@ MOST_BYTES: Final = 8 * 2**20
 """Of an answer that is kept; no manifest is that long."""
 CERTIFICATES: Final = Path("/etc/docker/certs.d")
 """Where the Docker Engine has the certificates of a site's own authority: HOST[:PORT]/ca.crt."""
-_BLOCK: Final = 2**20
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,8 @@ class Blobs(Protocol):
 
 
 class Transport(Protocol):
-    """One call to the registry. `path` begins with a slash; a body is sent as it is read. Raises OSError."""
+    """One call to the registry. `path` begins with a slash; a body is sent as it is read. Raises OSError, and
+    TS-IMAGES-LOGIN for a login of a kind that is not supported."""
 
     def call(
         self, method: str, path: str, *, body: Body | bytes | None = None, headers: dict[str, str] | None = None
@@ -86,7 +84,7 @@ class HttpTransport:
         try:
             connection = self._connection()
             try:
-                with _ends_within(connection, seconds):
+                with ends_within(connection, seconds):
                     return _asked(connection, method, path, body, given)
             finally:
                 connection.close()
@@ -95,21 +93,31 @@ class HttpTransport:
         except (http.client.HTTPException, ValueError) as error:  # a place to send to comes from the registry
             raise OSError(f"no HTTP answer: {error!r}") from error
 
-    def _connection(self) -> http.client.HTTPConnection:
+    def _connection(self) -> PlainConnection | TlsConnection:
         host, port = split_address(self._address)
         if is_local(self._address):
-            return http.client.HTTPConnection(host, port or 80, timeout=self._timeout_s, blocksize=_BLOCK)
-        return http.client.HTTPSConnection(
-            host, port or 443, timeout=self._timeout_s, blocksize=_BLOCK, context=_trusted(self._address)
-        )
+            return PlainConnection(host, port or 80, self._timeout_s)
+        return TlsConnection(host, port or 443, self._timeout_s, _trusted(self._address))
 
 
 def _trusted(address: str) -> ssl.SSLContext:
-    """Authorities of this machine, and the one that its Docker Engine trusts for this registry."""
+    """Authorities of this machine, and the one that its Docker Engine trusts for this registry.
+
+    Raises TS-IMAGES-LOGIN where the Engine would show a certificate of its own there.
+    """
+    place = CERTIFICATES / address
+    if shown := sorted(each.name for pattern in ("*.cert", "*.key") for each in place.glob(pattern)):
+        raise TrisparkError(
+            "TS-IMAGES-LOGIN",
+            "a login by a client certificate is not supported",
+            where=str(place),
+            expected="ca.crt alone",
+            observed=", ".join(shown)[:200],
+            remedy="where the registry takes a password: move these files away, docker login, then repeat it",
+        )
     context = ssl.create_default_context()
-    own = CERTIFICATES / address / "ca.crt"
-    if own.is_file():
-        context.load_verify_locations(own)
+    if (place / "ca.crt").is_file():
+        context.load_verify_locations(place / "ca.crt")
     return context
 
 
@@ -135,40 +143,13 @@ def _asked(
     )
 
 
-@contextmanager
-def _ends_within(connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
-    """A peer that says or takes a byte now and then never runs into a timeout; this ends the connection. OSError."""
-    late = threading.Event()
-
-    def end() -> None:
-        late.set()
-        held = connection.sock
-        if held is not None:
-            with suppress(OSError):
-                socket.socket.shutdown(held, socket.SHUT_RDWR)
-
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    except (OSError, http.client.HTTPException, ValueError):
-        if late.is_set():
-            raise TimeoutError(f"not done within {seconds:.0f} s") from None
-        raise
-    finally:
-        timer.cancel()
-    if late.is_set():
-        raise TimeoutError(f"not done within {seconds:.0f} s")
-
-
 def no_login() -> Login | None:
     """Of a registry that wants none, as the lab's."""
     return None
 
 
 def token_get(address: str, path: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
-    """A place for tokens is asked as a registry is. Raises OSError."""
+    """A place for tokens is asked as a registry is. Raises OSError, TS-IMAGES-LOGIN."""
     answer = HttpTransport(address).call("GET", path, headers=dict(headers))
     return answer.status, answer.body
 

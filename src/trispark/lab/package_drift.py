@@ -30,13 +30,14 @@ def drift_line(paths: Paths, recipes: Mapping[str, Recipe], machine: str) -> str
     Neither a tar nor a lock that cannot be read hinders the lab: the line says so.
     """
     tars = {name: base_tar(paths, recipe) for name, recipe in sorted(recipes.items())}
-    there = {name: tar for name, tar in tars.items() if tar.is_file()}
-    if not there:
-        return None
     try:
-        return _line(_drifts(paths, there, machine))
+        there = {name: tar for name, tar in tars.items() if tar.is_file()}
+        return _line(_drifts(paths, there, machine)) if there else None
     except TrisparkError as error:
-        return f"packages of the lab's images cannot be compared with {LOCK}: {error.id}: {error.what}"
+        why = f"{error.id}: {error.what}"
+    except OSError as error:
+        why = str(error)
+    return f"packages of the lab's images cannot be compared with {LOCK}: {why}"
 
 
 def _drifts(paths: Paths, tars: Mapping[str, Path], machine: str) -> dict[str, list[str]]:
@@ -67,7 +68,7 @@ def _compared(repo: Path, tars: Mapping[str, Path], machine: str) -> dict[str, l
         if (
             not isinstance(entry, VersionsEntry)
             or entry.base not in tars
-            or entry.architecture != ARCHITECTURES[machine]
+            or entry.architecture != ARCHITECTURES.get(machine)
         ):
             continue
         installed = {each.name: each.version for each in inventory_of(tars[entry.base]).packages}

@@ -41,6 +41,8 @@ def error(identity: str) -> TrisparkError:
         ("TS-RECORD-CHAIN", 1),
         ("TS-COMPARE-EMPTY", 1),
         ("TS-CLI-SYSTEM", 1),
+        ("TS-IMAGES-LOGIN", 1),  # a registry may want another one after it took blobs
+        ("TS-PROVENANCE-DAMAGED", 1),
     ],
 )
 def test_status_of_an_id(identity: str, status: int) -> None:

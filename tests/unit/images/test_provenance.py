@@ -574,7 +574,7 @@ def test_a_description_of_another_shape_is_refused(tmp_path, change):
     data = json.loads(path.read_text())
     change(data)
     path.write_text(json.dumps(data))
-    assert refused(read_built, path).id == "TS-PROVENANCE-BUILT"
+    assert refused(read_built, path).id == "TS-PROVENANCE-DAMAGED"
 
 
 @pytest.mark.parametrize("arguments", [{"INDEX_TOKEN": "x"}, {"PYTHON": "hf_n0tAKeyOfAnybody"}])
@@ -591,4 +591,4 @@ def test_a_description_that_is_none(tmp_path, content):
     path = tmp_path / "x.json"
     if content is not None:
         path.write_bytes(content)
-    assert refused(read_built, path).id == "TS-PROVENANCE-BUILT"
+    assert refused(read_built, path).id == ("TS-PROVENANCE-BUILT" if content is None else "TS-PROVENANCE-DAMAGED")

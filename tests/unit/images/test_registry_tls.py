@@ -138,3 +138,15 @@ def test_a_registry_without_tls_is_not_asked_in_the_open(tls: Tls) -> None:
         tls.push()
     assert (refused.value.id, tls.served.blobs) == ("TS-IMAGES-PUSH", {})
     assert "TLS: " in refused.value.observed
+
+
+@pytest.mark.parametrize("file", ["client.cert", "client.key"])
+def test_a_client_certificate_of_the_engine_is_refused_by_name(tls: Tls, file: str) -> None:
+    tls.begin(NAME, "own")
+    (tls.trusted.parent / file).touch()
+    with pytest.raises(TrisparkError) as refused:
+        tls.push()
+    assert (refused.value.id, refused.value.observed) == ("TS-IMAGES-LOGIN", file)
+    assert tls.served.calls == 0
+    (tls.trusted.parent / file).unlink()
+    assert tls.push().startswith("sha256:")

@@ -163,7 +163,17 @@ def test_what_cannot_be_read_is_said_and_hinders_nothing(paths: Paths) -> None:
         "packages of the lab's images cannot be compared with Dockerfiles/images.lock.yml: "
         "TS-PROVENANCE-ROOT: the image's root file system cannot be read"
     )
-    (paths.repo / "Dockerfiles/images.lock.yml").unlink()
+    lock = paths.repo / "Dockerfiles/images.lock.yml"
+    lock.unlink()
     line = told(paths)
     assert line is not None
     assert "cannot be compared" in line
+    lock.symlink_to("/proc/self/mem")  # opens, and cannot be read: by root neither
+    line = told(paths)
+    assert line is not None
+    assert "images.lock.yml: [Errno 5] " in line
+
+
+def test_a_machine_of_another_architecture_has_nothing_to_compare(paths: Paths) -> None:
+    record(paths, lab_base={"python3": "4"})
+    assert told(paths, "riscv64") is None
