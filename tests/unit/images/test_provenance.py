@@ -353,7 +353,7 @@ def test_again_with_something_else_replaces_the_whole(store, keys, tmp_path):
     inventory = inventory_of(write_root(tmp_path / "root"))
     same = attest(BUILT, inventory, SshSigner(keys["builder"], SshKeygen()), directory)
     assert {path.name: path.read_bytes() for path in same.directory.iterdir()} == before
-    attest(BUILT, inventory, None, directory)
+    attest(replace(BUILT, commit=None), inventory, None, directory)
     assert sorted(path.name for path in place(directory).iterdir()) == sorted([STATEMENT, SBOM])
     assert refused(judge, directory, verifier).id == "TS-PROVENANCE-UNSIGNED"
     assert [path.name for path in directory.iterdir()] == [place(directory).name]
