@@ -9,13 +9,15 @@ A boot unit that ended well is looked at by nobody. So what could not be done is
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from trispark_node import left_engines, recover, stopped
 from trispark_node.errors import AgentError
 from trispark_node.mutation import Mode, mutate
 from trispark_node.node import Node
-from trispark_node.unexpected import os_error
+from trispark_node.unexpected import internal_error, os_error
 
 LOCK_WAIT_S = 60.0
 """A controller that is back before the node is may be at work already."""
@@ -25,27 +27,42 @@ DOCKER_POLL_S = 0.5
 
 
 def at_boot(node: Node, mode: Mode) -> dict[str, Any]:
-    """Raises what could not be judged or ended, with what was done beside it."""
+    """Raises what could not be judged or ended, with what was done beside it: the first failure is the error, the
+    others are its `problems`. The answer has no `stopped`, `removed`, `left_alone` or `proof` of a part that failed."""
     waiting = Mode(mode.check, max(mode.lock_wait_s, LOCK_WAIT_S))
     _wait_for_docker(node)
     failed: list[AgentError] = []
     ended: dict[str, Any] = {"changed": False, "recovered": []}
-    try:
+    done: dict[str, Any] = {"changed": False}
+    proof: dict[str, Any] = {}
+    with _collected(node, "recover", failed):  # a journal that cannot be read keeps no stale engine running
         ended = mutate(node, "recover", waiting, lambda: recover.plan_recover(node, left_engines.MOST_STOP_S))
+    with _collected(node, "at-boot", failed):
+        done = mutate(node, "at-boot", waiting, lambda: left_engines.plan_clear_away(node))
+    with _collected(node, "at-boot", failed):
+        unjudged = left_engines.unjudged(node)
+        if unjudged is not None:
+            failed.insert(0, unjudged)
+    with _collected(node, "prove-stopped", failed):
+        proof = {"proof": stopped.prove(node, 0, beside_engine=True).answer()}
+    answer = {**done, "changed": ended["changed"] or done["changed"], "recovered": ended["recovered"], **proof}
+    if failed:
+        said = list(dict.fromkeys(map(str, failed)))  # a lock that is held fails two parts by one sentence
+        raise failed[0].beside({**answer, "problems": said[1:]})
+    return answer
+
+
+@contextmanager
+def _collected(node: Node, part: str, failed: list[AgentError]) -> Iterator[None]:
+    """What fails in one part keeps no other part from being tried, and is told with theirs."""
+    try:
+        yield
     except AgentError as error:
         failed.append(error)
-    except OSError as error:  # a journal that cannot be read keeps no stale engine running
-        failed.append(os_error("recover", error))
-    done = mutate(node, "at-boot", waiting, lambda: left_engines.plan_clear_away(node))
-    unjudged = left_engines.unjudged(node)
-    if unjudged is not None:
-        failed.insert(0, unjudged)
-    changed = ended["changed"] or done["changed"]
-    proof = stopped.prove(node, 0, beside_engine=True).answer()
-    answer = {**done, "changed": changed, "recovered": ended["recovered"], "proof": proof}
-    if failed:
-        raise failed[0].beside({**answer, "problems": [str(error) for error in failed[1:]]})
-    return answer
+    except OSError as error:
+        failed.append(os_error(part, error))
+    except Exception as error:
+        failed.append(internal_error(node, part, error))
 
 
 def _wait_for_docker(node: Node) -> None:

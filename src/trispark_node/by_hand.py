@@ -55,7 +55,7 @@ def lines(verb: str, answer: Mapping[str, Any]) -> Iterator[str]:
         yield error_line(answer["error"])
         if answer.get("repointed"):
             yield "nevertheless: the target is current and what could be stopped is stopped"
-        if verb == "at-boot" and "left_alone" in answer:
+        if verb == "at-boot" and "recovered" in answer:
             yield from _at_boot(answer)
         return
     if verb == "rollback":
@@ -92,25 +92,28 @@ def _recover(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _at_boot(answer: Mapping[str, Any]) -> Iterator[str]:
+    """A part that failed has said nothing of what it is about."""
     if answer["recovered"]:
         yield from _recover(answer)
     exits = answer.get("exit_codes", {})
-    for boot in answer["stopped"]:
+    for boot in answer.get("stopped", ()):
         killed = " (it had to be killed)" if answer.get("killed") else ""
         yield f"stopped: the engine of boot {boot}, whose epoch no longer holds{killed}; its log is kept"
-    for boot in answer["removed"]:
+    for boot in answer.get("removed", ()):
         status = exits.get(boot)
         ended = f"had ended (exit status {status}); its log is kept" if status is not None else "never ran"
         yield f"removed: the engine of boot {boot}, which {ended}"
-    for boot in answer["left_alone"]:
+    left_alone = answer.get("left_alone")
+    for boot in left_alone or ():
         yield f"left alone: the engine of boot {boot} runs"
-    if not answer["changed"] and not answer["left_alone"]:
+    if not answer["changed"] and left_alone == []:
         yield "no engine of ours was there"
     for problem in answer.get("problems", ()):
         yield problem
-    for problem in answer["proof"]["problems"]:
+    proof = answer.get("proof", {"problems": (), "unchecked": ()})
+    for problem in proof["problems"]:
         yield error_line(problem)
-    for word in answer["proof"]["unchecked"]:
+    for word in proof["unchecked"]:
         yield f"not checked: {word}"
 
 

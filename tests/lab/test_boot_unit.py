@@ -310,6 +310,29 @@ def test_a_newer_unit_takes_the_place_of_one_that_ran_at_the_start_alone(
     assert "changed=0" in install(node, tmp_path, agent)
 
 
+@pytest.mark.parametrize("died", ["after the copy", "after the old links were let go", "between the links"])
+def test_an_install_that_died_is_ended_by_the_next_one(
+    node: SystemdNode, tmp_path: Path, agent: tuple[Path, str], died: str
+) -> None:
+    """The unit's file is equal then: no copy says that something is left to be done."""
+    newer = (ROOT / "templates" / UNIT).read_bytes()
+    node.sh(f"systemctl disable {UNIT}")
+    if died != "after the old links were let go":
+        old = newer.replace(b"multi-user.target docker.service", b"multi-user.target")
+        if died == "after the copy":
+            old = old.replace(b"TimeoutStartSec=900", b"TimeoutStartSec=90")
+        node.put(PLACE, old)
+        node.sh(f"systemctl daemon-reload && systemctl enable {UNIT}")
+    node.put(PLACE, newer)
+    if died == "between the links":
+        node.sh("systemctl daemon-reload")
+    install(node, tmp_path, agent)
+    assert node.shows("NeedDaemonReload", "TimeoutStartUSec", "UnitFileState") == ("no", "15min", "enabled")
+    for target in ("docker.service", "multi-user.target"):
+        assert UNIT in node.show("Wants", target).split()
+    assert "changed=0" in install(node, tmp_path, agent)
+
+
 @pytest.mark.parametrize("ended", ["well", "failed"])
 def test_uninstall_leaves_systemd_without_the_unit(node: SystemdNode, tmp_path: Path, ended: str) -> None:
     if ended == "failed":

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 TOOLS = Path(sys.executable).parent
@@ -122,3 +124,84 @@ def test_remove_takes_the_agent_and_its_copy_alone(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     assert [path.name for path in root.iterdir()] == ["records"]
     assert "changed=0" in play(tmp_path / "play", "remove", agent_path=str(root / "bin" / "trispark-node")).stdout
+
+
+SYSTEMCTL = """#!/bin/sh
+echo "$*" >> {root}/asked
+case "$1" in
+show) case "$*" in
+  *NeedDaemonReload*) cat {root}/need ;;
+  *) [ ! -e {units}/trispark-boot.service ] || echo LoadState=loaded ;;
+  esac ;;
+daemon-reload) echo no > {root}/need ;;
+*) exec {real} --root={root}/node "$@" ;;
+esac
+"""
+"""systemd's own program on the files of a node on which no systemd runs, and what a running one would say beside."""
+LINKS = ["docker.service.wants", "multi-user.target.wants"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="files of root are installed")
+@pytest.mark.skipif(shutil.which("systemctl") is None, reason="systemd's program makes the links")
+@pytest.mark.parametrize(
+    ("links", "need", "wrong"),
+    [
+        (None, "no", True),
+        (["multi-user.target.wants"], "no", True),
+        ([*LINKS, "old.target.wants"], "no", True),
+        (LINKS, "yes", False),
+    ],
+    ids=["not there", "enabled as before", "for too much", "not read"],
+)
+def test_the_unit_is_brought_from_any_state_to_the_same_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: list[str] | None, need: str, wrong: bool
+) -> None:
+    """Whatever an earlier run ended after: the unit's file may be equal already."""
+    units = tmp_path / "node" / "etc" / "systemd" / "system"
+    units.mkdir(parents=True)
+    unit = units / "trispark-boot.service"
+    if links is not None:
+        shutil.copyfile(ROOT / "templates" / unit.name, unit)
+        unit.chmod(0o644)
+        for each in links:
+            (units / each).mkdir()
+            (units / each / unit.name).symlink_to(f"/etc/systemd/system/{unit.name}")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    program = programs / "systemctl"
+    program.write_text(SYSTEMCTL.format(root=tmp_path, units=units, real=shutil.which("systemctl")), encoding="utf-8")
+    program.chmod(0o755)
+    (tmp_path / "need").write_text(f"{need}\n", encoding="utf-8")
+    asked = tmp_path / "asked"
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    # Names of the role itself: no site sets them, and what is given here goes before what the role finds or says.
+    given = {"__agent_units": str(units), "__agent_systemd": {"stat": {"exists": True}}}
+    changes = wrong or need == "yes"
+
+    def run(*arguments: str) -> tuple[bool, list[str]]:
+        """Whether it reports a change, and what it asked systemd to do."""
+        asked.write_text("", encoding="utf-8")
+        done = play(tmp_path / "play", "unit", *arguments, **given)
+        assert done.returncode == 0, done.stdout
+        words = [line.split()[0] for line in asked.read_text(encoding="utf-8").splitlines()]
+        return "changed=0" not in done.stdout, [each for each in words if each not in ("show", "is-enabled")]
+
+    def state() -> list[str]:
+        return sorted(str(path.relative_to(units)) for path in units.rglob("*") if path.name == unit.name)
+
+    before = state()
+    assert run("--check") == (changes, [])
+    assert state() == before
+    reported, did = run()
+    assert (reported, "daemon-reload" in did) == (changes, changes)
+    assert state() == sorted([unit.name, *(f"{each}/{unit.name}" for each in LINKS)])
+    assert run() == (False, [])
+
+
+def test_the_links_that_are_looked_for_are_those_of_the_unit() -> None:
+    text = (ROOT / "templates" / "trispark-boot.service").read_text(encoding="utf-8")
+    wanted = re.search(r"^WantedBy=(.*)$", text, flags=re.MULTILINE)
+    assert wanted is not None
+    assert sorted(f"{each}.wants" for each in wanted[1].split()) == LINKS
+    tasks = yaml.safe_load((ROOT / "roles/agent/tasks/unit.yml").read_text(encoding="utf-8"))
+    assert [each.split("/")[1] for each in tasks[1]["vars"]["__agent_links"]] == LINKS

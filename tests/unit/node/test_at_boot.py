@@ -14,6 +14,7 @@ from trispark import agent_deadline
 from trispark_node import NODE_ROOT, at_boot, cli, docker_client, engine, left_engines, stopped
 from trispark_node.cli import answer
 from trispark_node.errors import AgentError
+from trispark_node.lock import held
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -108,6 +109,69 @@ def test_a_journal_that_cannot_be_read_keeps_no_stale_engine_running(bench, acti
     said, status = answer(bench.process_of_agent(), "at-boot", "{}")
     assert (said["ok"], status, said["stopped"]) == (False, 1, ["b1"])
     assert (said["error"]["id"], bench.docker.containers) == ("TS-AGENT-OS", {})
+
+
+def docker_error(observed):
+    return AgentError("TS-AGENT-DOCKER", "x", where="x", expected="x", observed=observed, remedy="x")
+
+
+def lines_of(bench, monkeypatch):
+    monkeypatch.setattr(cli, "Node", lambda _layout: bench.process_of_agent())
+    out = io.StringIO()
+    assert cli.main(["at-boot", "--lines"], io.StringIO(), out) == 1
+    return out.getvalue().splitlines()
+
+
+def test_a_journal_that_cannot_be_read_is_told_also_where_the_stop_fails(bench, active, monkeypatch):
+    start(bench)
+    restart(bench)
+    bench.know_site()
+    bench.process(9, "nc -l")
+    bench.listen(8888, 9)
+    journal = bench.node.layout.journal
+    journal.unlink()
+    journal.mkdir()
+
+    def refuse(*_):
+        raise docker_error("in the stop")
+
+    monkeypatch.setattr(bench.docker, "signal", refuse)
+    said, status = answer(bench.process_of_agent(), "at-boot", "{}")
+    assert (said["ok"], status, said["error"]["id"]) == (False, 1, "TS-AGENT-OS")
+    assert ["in the stop" in problem for problem in said["problems"]] == [True]
+    assert [problem["id"] for problem in said["proof"]["problems"]] == ["TS-AGENT-PORT-LEFT"]
+    assert not {"stopped", "removed", "left_alone"} & set(said), "nothing is said of what failed"
+    lines = lines_of(bench, monkeypatch)
+    assert [line.split(":")[0] for line in lines[:3]] == ["TS-AGENT-OS", "TS-AGENT-DOCKER", "TS-AGENT-PORT-LEFT"]
+    assert "no engine of ours was there" not in lines
+
+
+def test_a_lock_that_is_held_keeps_nothing_from_being_judged(bench, active):
+    start(bench)
+    bench.node.layout.epoch.write_text("{")
+    with held(bench.node.layout.lock("state"), bench.clock, 0, "stop"):
+        said, status = answer(bench.process_of_agent(), "at-boot", "{}")
+    assert (said["ok"], status, said["error"]["id"]) == (False, 1, "TS-AGENT-DAMAGED")
+    assert [problem.split(":")[0] for problem in said["problems"]] == ["TS-AGENT-LOCKED"], "once, though twice met"
+    assert said["proof"]["clean"]
+
+
+@pytest.mark.parametrize("failure", [docker_error, OSError, RuntimeError], ids=["foreseen", "system", "defect"])
+def test_each_part_is_tried_and_each_failure_told(bench, monkeypatch, failure):
+    asked = []
+
+    def refuse(_labels):
+        asked.append(0)
+        raise failure(f"call {len(asked)}")
+
+    monkeypatch.setattr(bench.docker, "labelled", refuse)
+    said, status = answer(bench.process_of_agent(), "at-boot", "{}")
+    assert (said["ok"], status, len(asked)) == (False, 1, 3)
+    assert "call 1" in said["error"]["observed"]
+    assert [f"call {number}" in problem for number, problem in enumerate(said["problems"], 2)] == [True, True]
+    asked.clear()
+    lines = lines_of(bench, monkeypatch)
+    assert [line.split(":")[0] for line in lines] == [said["error"]["id"]] * 3
 
 
 @pytest.mark.parametrize(("late_s", "comes"), [(0.0, True), (59.0, True), (70.0, False)])
@@ -257,7 +321,7 @@ def test_a_node_whose_agent_is_gone_fails_its_unit_instead_of_passing_over_it():
 
 def test_systemd_ends_no_agent_that_is_still_at_work():
     limit = int(settings_of_the_unit()["Service"]["TimeoutStartSec"])
-    waits = at_boot.DOCKER_WAIT_S + docker_client.QUICK_S + 2 * at_boot.LOCK_WAIT_S
+    waits = at_boot.DOCKER_WAIT_S + 4 * docker_client.QUICK_S + 2 * at_boot.LOCK_WAIT_S
     stops = 2 * (left_engines.MOST_STOP_S + engine.KILL_WAIT_S + stopped.STOP_WAIT_S)
     kept_logs = 2 * 120
     assert waits + stops + kept_logs < limit <= agent_deadline.DEADLINES["at-boot"].own_s
