@@ -146,9 +146,9 @@ LINKS = ["docker.service.wants", "multi-user.target.wants"]
 @pytest.mark.parametrize(
     ("links", "need", "wrong"),
     [
-        (None, "no", True),
+        pytest.param(None, "no", True, marks=pytest.mark.slow),
         (["multi-user.target.wants"], "no", True),
-        ([*LINKS, "old.target.wants"], "no", True),
+        pytest.param([*LINKS, "old.target.wants"], "no", True, marks=pytest.mark.slow),
         (LINKS, "yes", False),
     ],
     ids=["not there", "enabled as before", "for too much", "not read"],
