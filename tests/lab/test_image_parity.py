@@ -52,6 +52,18 @@ def one_byte_changed(lab: Any, node: str, path: str) -> Iterator[tuple[str, str]
         lab.node(node, "rm", "-f", "/root/parity-aside")
 
 
+@pytest.fixture
+def baseline(serving: Any) -> Any:
+    """The lab serving what a boot without a feature runs, whatever served before."""
+    planned = front(serving, "plan", "stage_c", "-e", "feature=wo_a")
+    assert planned.rc == 0, planned.output[-2000:]
+    served = {serving.inspect(name)["Config"]["Labels"]["trispark.generation"] for name in serving.nodes}
+    if served != {planned.said["baseline"]["generation"]}:
+        played = serving.play("site")
+        assert played.rc == 0, played.output[-3000:]
+    return serving
+
+
 def test_three_equal_ranks_have_one_chain(serving: Any) -> None:
     ran = front(serving, "images", "verify")
     assert ran.rc == 0, ran.output[-3000:]
@@ -86,52 +98,52 @@ def test_a_boot_keeps_the_hashes_in_its_record(serving: Any) -> None:
     assert all(rank["identity"]["seconds"] < 5 * serving.patience for rank in ranks)
 
 
-def test_one_changed_byte_of_an_adapter_on_one_node_fails_before_the_launch(serving: Any) -> None:
-    before = engines(serving)
-    generation = serving.inspect("spark1")["Config"]["Labels"]["trispark.generation"]
+def test_one_changed_byte_of_an_adapter_on_one_node_fails_before_the_launch(baseline: Any) -> None:
+    before = engines(baseline)
+    generation = baseline.inspect("spark1")["Config"]["Labels"]["trispark.generation"]
     path = f"{STATE}/generations/{generation}/adapters/{ADAPTER}"
-    with one_byte_changed(serving, "spark1", path) as (then, now):
-        played = serving.play("boot")
+    with one_byte_changed(baseline, "spark1", path) as (then, now):
+        played = baseline.play("boot")
         assert played.rc != 0
         said = " ".join(played.output.split())
         assert "TS-AGENT-DAMAGED" in said
         assert f"adapters/{ADAPTER} (sha256 {now[:16]}, staged as sha256 {then[:16]})" in said, said[-3000:]
         assert "spark1" in said
-        assert engines(serving) == before, "the old engine was not touched on any node"
-        require_serves(serving)
+        assert engines(baseline) == before, "the old engine was not touched on any node"
+        require_serves(baseline)
         # Sums that somebody corrected hide nothing.
-        serving.node("spark1", "cp", "-p", f"{STATE}/generations/{generation}/SHA256SUMS", "/root/parity-sums")
+        baseline.node("spark1", "cp", "-p", f"{STATE}/generations/{generation}/SHA256SUMS", "/root/parity-sums")
         try:
-            shell(serving, "spark1", f"sed -i s/{then}/{now}/ {STATE}/generations/{generation}/SHA256SUMS")
-            played = serving.play("boot")
+            shell(baseline, "spark1", f"sed -i s/{then}/{now}/ {STATE}/generations/{generation}/SHA256SUMS")
+            played = baseline.play("boot")
             assert played.rc != 0
             assert f"adapters/{ADAPTER} (sha256 {now[:16]}" in " ".join(played.output.split())
-            assert engines(serving) == before
+            assert engines(baseline) == before
         finally:
-            serving.node("spark1", "mv", "/root/parity-sums", f"{STATE}/generations/{generation}/SHA256SUMS")
+            baseline.node("spark1", "mv", "/root/parity-sums", f"{STATE}/generations/{generation}/SHA256SUMS")
         # Looked at by hand, too: on the disk and through the mount.
-        looked = front(serving, "images", "verify")
+        looked = front(baseline, "images", "verify")
         assert looked.rc == 1, looked.output[-3000:]
         problems = {step["step"]: step["problems"] for step in looked.said["steps"] if step["problems"]}
         assert set(problems) == {"adapters_staged", "adapters"}, problems
         for each in problems.values():
             assert list(each) == ["spark1"]
             assert f"{ADAPTER} is {now[:12]}, spark0, spark2 have {then[:12]}" in each["spark1"]
-    assert sha(serving, "spark1", path) == then
+    assert sha(baseline, "spark1", path) == then
 
 
 @pytest.mark.slow
-def test_what_changed_is_staged_again_by_its_name(serving: Any) -> None:
-    before = engines(serving)
-    generation = serving.inspect("spark1")["Config"]["Labels"]["trispark.generation"]
+def test_what_changed_is_staged_again_by_its_name(baseline: Any) -> None:
+    before = engines(baseline)
+    generation = baseline.inspect("spark1")["Config"]["Labels"]["trispark.generation"]
     path = f"{STATE}/generations/{generation}/adapters/{ADAPTER}"
-    with one_byte_changed(serving, "spark1", path) as (then, _now):
-        played = serving.play("boot", restage="true")
+    with one_byte_changed(baseline, "spark1", path) as (then, _now):
+        played = baseline.play("boot", restage="true")
         assert played.rc == 0, played.output[-4000:]
-        assert sha(serving, "spark1", path) == then
-    after = engines(serving)
-    assert {name for name in serving.nodes if after[name] == before[name]} == set()
-    require_serves(serving)
+        assert sha(baseline, "spark1", path) == then
+    after = engines(baseline)
+    assert {name for name in baseline.nodes if after[name] == before[name]} == set()
+    require_serves(baseline)
 
 
 def test_a_changed_source_file_inside_one_running_container_is_named(serving: Any) -> None:

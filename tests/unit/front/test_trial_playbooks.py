@@ -163,23 +163,23 @@ def test_the_way_back_of_a_trial_asks_for_no_preparation(
 
 
 @pytest.mark.parametrize(
-    ("verb", "given", "says"),
+    ("verb", "given", "says", "status"),
     [
-        ("stage_a", {"feature": "wo_a"}, "TS-FEATURE-STAGE"),
-        ("stage_a", {"feature": "no_such"}, "TS-FEATURE-"),
-        ("stage_a", {"DSV41_WO_A_W8": "1"}, "DSV41_WO_A_W8"),
-        ("site", {"DSV41_WO_A_W8": "1"}, "DSV41_WO_A_W8"),
+        ("stage_a", {"feature": "wo_a"}, "TS-FEATURE-STAGE", exit_codes.REFUSED),
+        ("stage_a", {"feature": "no_such"}, "TS-FEATURE-UNKNOWN", exit_codes.USAGE),
+        ("stage_a", {"DSV41_WO_A_W8": "1"}, "DSV41_WO_A_W8", exit_codes.REFUSED),
+        ("site", {"DSV41_WO_A_W8": "1"}, "DSV41_WO_A_W8", exit_codes.REFUSED),
     ],
     ids=["of another stage", "unknown", "misplaced", "converge"],
 )
 def test_what_is_given_wrongly_is_refused_before_a_node_is_asked(
-    checkout: Path, verb: str, given: dict[str, str], says: str
+    checkout: Path, verb: str, given: dict[str, str], says: str, status: int
 ) -> None:
     result, _ = play(checkout, verb, **given)
     assert [failure.node for failure in result.failures] == ["localhost"]
     assert says in result.failures[0].message
     assert (result.unreachable, result.changed) == (frozenset(), False)
-    assert exit_codes.of_run(result) == exit_codes.REFUSED
+    assert exit_codes.of_run(result) == status
 
 
 @pytest.mark.parametrize("verb", ["stage_a", "site"])
